@@ -1,0 +1,16 @@
+# Writes gen/build_info.h when its content changes.
+set(commit unknown)
+set(dirty false)
+find_program(GIT git)
+if(GIT)
+  execute_process(COMMAND ${GIT} -C ${SRC} rev-parse HEAD OUTPUT_VARIABLE c ERROR_QUIET RESULT_VARIABLE rc OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(rc EQUAL 0)
+    set(commit ${c})
+    execute_process(COMMAND ${GIT} -C ${SRC} status --porcelain --untracked-files=no OUTPUT_VARIABLE d ERROR_QUIET)
+    if(NOT "${d}" STREQUAL "")
+      set(dirty true)
+    endif()
+  endif()
+endif()
+file(CONFIGURE OUTPUT ${OUT} CONTENT
+"#define BUILD_VERSION \"@VERSION@\"\n#define BUILD_COMMIT \"@commit@\"\n#define BUILD_DIRTY @dirty@\n#define BUILD_COMPILER \"@COMPILER@\"\n#define BUILD_FLAGS \"@FLAGS@\"\n" @ONLY)
