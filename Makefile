@@ -1,0 +1,51 @@
+# Forwards to CMake and does the set-up that a bare Debian 12 needs. `make help` lists what there is.
+BUILD ?= build
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+SCALE ?= tiny
+PREFIX ?= /usr/local
+PACKAGES = gcc cmake ninja-build pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libzstd-dev gnuplot-nox fonts-dejavu-core
+MANIFESTS = $(patsubst experiments/%.yaml,%,$(wildcard experiments/*.yaml))
+
+.PHONY: all deps ensure-deps check check-asan check-tsan fuzz install clean help $(addprefix reproduce-,$(MANIFESTS))
+
+all: ensure-deps
+	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_ARGS) >$(BUILD).cmake.log 2>&1 \
+	  || { cat $(BUILD).cmake.log; rm -f $(BUILD).cmake.log; exit 4; }; mkdir -p $(BUILD) && mv $(BUILD).cmake.log $(BUILD)/cmake.log
+	@cmake --build $(BUILD) -j $(JOBS)
+
+# Installs the missing packages as root; as another user names them and stops.
+ensure-deps:
+	@tools/deps.sh $(PACKAGES)
+
+deps:
+	@tools/deps.sh $(PACKAGES)
+
+reproduce-%: all
+	@$(BUILD)/dashlab reproduce experiments/$*.yaml --scale $(SCALE)
+
+check: all
+	@cd $(BUILD) && ctest --output-on-failure -j 1
+
+check-asan: ensure-deps
+	@cmake --preset asan -G Ninja >/dev/null && cmake --build build-asan -j $(JOBS) && cd build-asan && ctest --output-on-failure -L unit
+
+check-tsan: ensure-deps
+	@cmake --preset tsan -G Ninja >/dev/null && cmake --build build-tsan -j $(JOBS) && cd build-tsan && ctest --output-on-failure -L tsan
+
+fuzz: ensure-deps
+	@tests/fuzz.sh $(or $(SECONDS_EACH),20)
+
+install: all
+	@cmake --install $(BUILD)
+
+clean:
+	rm -rf build build-debug build-asan build-tsan build-fuzz
+
+help:
+	@echo "make                    build $(BUILD)/dashlab (installs missing Debian packages when run as root)"
+	@echo "make deps               install the missing packages, or name them"
+	@echo "make check              build and run the tests"
+	@echo "make check-asan         unit tests under ASan and UBSan;  make check-tsan: the pool under TSan"
+	@echo "make fuzz               each fuzz target for SECONDS_EACH=20 seconds (needs clang)"
+	@echo "make reproduce-NAME     run experiments/NAME.yaml at SCALE=tiny (ci, tiny, small, paper); names: $(MANIFESTS)"
+	@echo "make install            into PREFIX=$(PREFIX)"
