@@ -1,0 +1,621 @@
+/* Manifest reading: YAML tree -> typed stages at one scale, with every problem reported at once. */
+#include "experiments/manifest.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/jwrite.h"
+
+static const char *const scale_words[] = {"ci", "tiny", "small", "paper", NULL};
+static const char *const top_keys[] = {"dash", "name", "title", "caption", "inputs", "scales", "stages", "reports", "checks"};
+
+const struct stage_kind *registry_find(const struct registry *r, const char *name)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (!strcmp(r->kinds[i]->name, name))
+            return r->kinds[i];
+    return NULL;
+}
+
+/* ---- values ---- */
+
+static const char *canon_number(struct arena *a, const struct param_spec *p, const char *text, bool integer, char why[256])
+{
+    double v;
+    int64_t i = 0;
+    if (integer ? !parse_i64(text, &i) : !parse_f64(text, &v)) {
+        snprintf(why, 256, "'%.60s' is not %s%s", text, integer ? "an integer" : "a finite number", strcmp(text, "None") ? "" : " (write null or drop the key)");
+        return NULL;
+    }
+    if (integer)
+        v = (double)i;
+    if (p->lo < p->hi && (v < p->lo || v > p->hi)) {
+        snprintf(why, 256, "%s is outside %g..%g%s%s", text, p->lo, p->hi, p->unit ? " " : "", p->unit ? p->unit : "");
+        return NULL;
+    }
+    if (integer)
+        return arena_printf(a, "%" PRId64, i);
+    char buf[32];
+    fmt_f64(buf, v);
+    return arena_strdup(a, buf);
+}
+
+static const char *canon_bool(struct arena *a, const char *text, char why[256])
+{
+    static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no", "off", "0"};
+    for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
+        if (!strcmp(text, yes[i]))
+            return arena_strdup(a, "true");
+        if (!strcmp(text, no[i]))
+            return arena_strdup(a, "false");
+    }
+    snprintf(why, 256, "'%.60s' is not true or false", text);
+    return NULL;
+}
+
+static const char *canon_word(struct arena *a, const struct param_spec *p, const char *text, char why[256])
+{
+    size_t n = 0;
+    for (; p->words[n]; n++)
+        if (!strcmp(p->words[n], text))
+            return arena_strdup(a, text);
+    const char *near = nearest_word(text, p->words, n);
+    int at = snprintf(why, 256, "'%.40s' is not one of", text);
+    for (size_t i = 0; i < n && at < 200; i++)
+        at += snprintf(why + at, 256 - (size_t)at, " %s", p->words[i]);
+    if (near && at < 220)
+        snprintf(why + at, 256 - (size_t)at, "; did you mean '%s'?", near);
+    return NULL;
+}
+
+const char *param_canon(struct arena *a, const struct param_spec *p, const char *text, char why[256])
+{
+    switch (p->type) {
+    case PT_INT:
+        return canon_number(a, p, text, true, why);
+    case PT_NUM:
+        return canon_number(a, p, text, false, why);
+    case PT_BOOL:
+        return canon_bool(a, text, why);
+    case PT_WORD:
+        return canon_word(a, p, text, why);
+    case PT_STR:
+    case PT_PATH:
+    case PT_REF:
+        if (strpbrk(text, "\n|")) {
+            snprintf(why, 256, "a line break or '|' is not allowed here");
+            return NULL;
+        }
+        return arena_strdup(a, text);
+    case PT_INTS:
+    case PT_NUMS:
+    case PT_STRS:
+    case PT_REFS:
+        break;
+    }
+    /* lists: comma-separated, each item canonical */
+    struct str out = STR_INIT;
+    const char *s = text, *res = NULL;
+    bool ok = true;
+    while (ok && *s) {
+        size_t n = strcspn(s, ",");
+        while (n && *s == ' ')
+            s++, n--;
+        size_t m = n;
+        while (m && s[m - 1] == ' ')
+            m--;
+        char *item = arena_strndup(a, s, m);
+        const char *c = p->type == PT_INTS ? canon_number(a, p, item, true, why) : p->type == PT_NUMS ? canon_number(a, p, item, false, why) : item;
+        if (c && m == 0) {
+            snprintf(why, 256, "empty item in the list '%.60s'", text);
+            c = NULL;
+        }
+        ok = c != NULL;
+        if (ok)
+            str_printf(&out, "%s%s", out.len ? "," : "", c);
+        s += n;
+        s += *s == ',';
+    }
+    if (ok)
+        res = arena_strdup(a, str_c(&out));
+    str_free(&out);
+    return res;
+}
+
+/* ---- reading ---- */
+
+struct reader {
+    struct manifest *m;
+    const struct registry *reg;
+    struct yproblems *pr;
+    const struct ynode *scale_node;
+};
+
+static const char *scalar(struct reader *r, const struct ynode *n, const char *what)
+{
+    if (n && n->kind == Y_SCALAR)
+        return n->s;
+    if (n)
+        y_problem(r->pr, n, "%s must be a single value", what);
+    return NULL;
+}
+
+static void unknown_key(struct reader *r, const struct ynode *key, const char *const *words, size_t n, const char *where)
+{
+    const char *near = nearest_word(key->s, words, n);
+    y_problem(r->pr, key, "unknown key '%s' in %s%s%s%s", key->s, where, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static void allow_keys(struct reader *r, const struct ynode *map, const char *const *words, size_t n, const char *where)
+{
+    for (size_t i = 0; i < map->n; i++) {
+        bool ok = false;
+        for (size_t k = 0; k < n; k++)
+            ok = ok || !strcmp(map->key[i]->s, words[k]);
+        if (!ok)
+            unknown_key(r, map->key[i], words, n, where);
+    }
+}
+
+/* A list in YAML or "a,b" in a scalar, as comma-separated text. */
+static const char *list_text(struct reader *r, const struct ynode *v, char sep)
+{
+    if (v->kind == Y_SCALAR)
+        return v->s;
+    struct str s = STR_INIT;
+    for (size_t i = 0; v->kind == Y_SEQ && i < v->n; i++) {
+        if (v->item[i]->kind != Y_SCALAR)
+            y_problem(r->pr, v->item[i], "a list of lists is not allowed here");
+        else
+            str_printf(&s, "%s%s", i ? (char[]){sep, 0} : "", v->item[i]->s);
+    }
+    const char *res = arena_strdup(&r->m->arena, str_c(&s));
+    str_free(&s);
+    return res;
+}
+
+static size_t param_index(const struct stage_kind *k, const char *name)
+{
+    for (size_t i = 0; i < k->n_params; i++)
+        if (!strcmp(k->params[i].name, name))
+            return i;
+    return k->n_params;
+}
+
+static void set_param(struct reader *r, struct stage *s, const struct ynode *key, const char *name, const struct ynode *v)
+{
+    size_t i = param_index(s->kind, name);
+    if (i == s->kind->n_params) {
+        const char *words[96];
+        size_t n = 0;
+        for (; n < s->kind->n_params && n < 90; n++)
+            words[n] = s->kind->params[n].name;
+        words[n++] = "matrix";
+        words[n++] = "points";
+        words[n++] = "label";
+        char where[160];
+        snprintf(where, sizeof where, "stage '%.60s' of kind '%s'", s->id, s->kind->name);
+        struct ynode named = *key;
+        named.s = name;
+        unknown_key(r, &named, words, n, where);
+        return;
+    }
+    const struct param_spec *p = &s->kind->params[i];
+    if (v->kind == Y_SCALAR && !v->quoted && (!strcmp(v->s, "null") || !strcmp(v->s, "~"))) {
+        s->set[i].value = p->def && *p->def ? p->def : NULL;
+        return;
+    }
+    bool list = p->type == PT_INTS || p->type == PT_NUMS || p->type == PT_STRS || p->type == PT_REFS;
+    if (v->kind != Y_SCALAR && !(list && v->kind == Y_SEQ)) {
+        y_problem(r->pr, v, "'%s' must be %s", name, list ? "a list" : "a single value");
+        return;
+    }
+    char why[256];
+    const char *c = param_canon(&r->m->arena, p, list_text(r, v, ','), why);
+    if (!c)
+        y_problem(r->pr, v, "'%s': %s", name, why);
+    s->set[i].value = c;
+    s->set[i].at = v;
+}
+
+/* One "name: value" of matrix or points: checked against the kind, canonical. */
+static const char *vary_value(struct reader *r, struct stage *s, const struct ynode *key, const struct ynode *v)
+{
+    size_t i = param_index(s->kind, key->s);
+    if (i == s->kind->n_params) {
+        set_param(r, s, key, key->s, v); /* reports the unknown name */
+        return NULL;
+    }
+    char why[256];
+    const char *c = param_canon(&r->m->arena, &s->kind->params[i], list_text(r, v, ','), why);
+    if (!c)
+        y_problem(r->pr, v, "'%s': %s", key->s, why);
+    return c;
+}
+
+static void read_matrix(struct reader *r, struct stage *s, const struct ynode *v)
+{
+    if (v->kind != Y_MAP) {
+        y_problem(r->pr, v, "'matrix' must be a map of parameter: [values]");
+        return;
+    }
+    s->matrix = arena_array(&r->m->arena, v->n, sizeof *s->matrix);
+    s->n_matrix = v->n;
+    for (size_t i = 0; i < v->n; i++) {
+        struct str vals = STR_INIT;
+        const struct ynode *list = v->item[i];
+        for (size_t k = 0; list->kind == Y_SEQ && k < list->n; k++) {
+            const char *c = vary_value(r, s, v->key[i], list->item[k]);
+            str_printf(&vals, "%s%s", k ? "|" : "", c ? c : "");
+        }
+        if (list->kind != Y_SEQ || list->n == 0)
+            y_problem(r->pr, list, "matrix parameter '%s' needs a list of values", v->key[i]->s);
+        s->matrix[i] = (struct setting){v->key[i]->s, arena_strdup(&r->m->arena, str_c(&vals)), v->key[i]};
+        str_free(&vals);
+    }
+}
+
+static void read_points(struct reader *r, struct stage *s, const struct ynode *v)
+{
+    if (v->kind != Y_SEQ || v->n == 0) {
+        y_problem(r->pr, v, "'points' must be a list of maps, one for each run");
+        return;
+    }
+    s->points = arena_array(&r->m->arena, v->n, sizeof *s->points);
+    s->n_points = v->n;
+    for (size_t i = 0; i < v->n; i++) {
+        const struct ynode *row = v->item[i];
+        struct str vals = STR_INIT;
+        for (size_t k = 0; row->kind == Y_MAP && k < row->n; k++) {
+            const char *c = vary_value(r, s, row->key[k], row->item[k]);
+            str_printf(&vals, "%s%s=%s", k ? "|" : "", row->key[k]->s, c ? c : "");
+        }
+        if (row->kind != Y_MAP)
+            y_problem(r->pr, row, "each of 'points' must be a map of parameter: value");
+        s->points[i] = (struct setting){"", arena_strdup(&r->m->arena, str_c(&vals)), row};
+        str_free(&vals);
+    }
+}
+
+static bool varies(const struct stage *s, const char *name)
+{
+    for (size_t i = 0; i < s->n_matrix; i++)
+        if (!strcmp(s->matrix[i].name, name))
+            return true;
+    size_t n = strlen(name);
+    for (size_t i = 0; i < s->n_points; i++)
+        for (const char *p = s->points[i].value; p && *p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+            if (!strncmp(p, name, n) && p[n] == '=')
+                return true;
+    return false;
+}
+
+static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
+{
+    *s = (struct stage){.at = n};
+    if (n->kind != Y_MAP) {
+        y_problem(r->pr, n, "a stage must be a map");
+        return;
+    }
+    s->id = scalar(r, y_get(n, "id"), "'id'");
+    const char *kind = scalar(r, y_get(n, "kind"), "'kind'");
+    if (!s->id || !kind) {
+        y_problem(r->pr, n, "a stage needs 'id' and 'kind'");
+        s->id = s->id ? s->id : "?";
+        return;
+    }
+    s->label = s->id;
+    s->kind = registry_find(r->reg, kind);
+    if (!s->kind) {
+        const char *words[64];
+        size_t k = 0;
+        for (; k < r->reg->n && k < ARRAY_LEN(words); k++)
+            words[k] = r->reg->kinds[k]->name;
+        const char *near = nearest_word(kind, words, k);
+        y_problem(r->pr, y_get(n, "kind"), "unknown stage kind '%s'%s%s%s", kind, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        return;
+    }
+    s->set = arena_array(&r->m->arena, s->kind->n_params, sizeof *s->set);
+    for (size_t i = 0; i < s->kind->n_params; i++) {
+        const char *def = s->kind->params[i].def;
+        s->set[i] = (struct setting){s->kind->params[i].name, def && *def ? def : NULL, NULL};
+    }
+    for (size_t i = 0; i < n->n; i++) {
+        const char *key = n->key[i]->s;
+        if (!strcmp(key, "id") || !strcmp(key, "kind"))
+            continue;
+        if (!strcmp(key, "label"))
+            s->label = scalar(r, n->item[i], "'label'");
+        else if (!strcmp(key, "matrix"))
+            read_matrix(r, s, n->item[i]);
+        else if (!strcmp(key, "points"))
+            read_points(r, s, n->item[i]);
+        else
+            set_param(r, s, n->key[i], key, n->item[i]);
+    }
+}
+
+static struct stage *find_stage(struct manifest *m, const char *id, size_t n)
+{
+    for (size_t i = 0; i < m->n_stages; i++)
+        if (strlen(m->stages[i].id) == n && !strncmp(m->stages[i].id, id, n))
+            return &m->stages[i];
+    return NULL;
+}
+
+/* `scales: {ci: {align.tokens: 100k, inputs.teacher: PATH, skip: [a, b]}}` */
+static void apply_scale(struct reader *r)
+{
+    const struct ynode *sc = r->scale_node;
+    for (size_t i = 0; sc && sc->kind == Y_MAP && i < sc->n; i++) {
+        const struct ynode *key = sc->key[i], *v = sc->item[i];
+        if (!strcmp(key->s, "skip")) {
+            for (size_t k = 0; v->kind == Y_SEQ && k < v->n; k++) {
+                struct stage *s = v->item[k]->kind == Y_SCALAR ? find_stage(r->m, v->item[k]->s, strlen(v->item[k]->s)) : NULL;
+                if (s)
+                    s->skipped = true;
+                else
+                    y_problem(r->pr, v->item[k], "'skip' names no stage of this manifest");
+            }
+            continue;
+        }
+        if (!strcmp(key->s, "caption")) {
+            r->m->caption = scalar(r, v, "'caption'");
+            continue;
+        }
+        const char *dot = strchr(key->s, '.');
+        struct stage *s = dot ? find_stage(r->m, key->s, (size_t)(dot - key->s)) : NULL;
+        if (dot && !strncmp(key->s, "inputs.", 7)) {
+            bool found = false;
+            const char *field = strchr(dot + 1, '.');
+            size_t n = field ? (size_t)(field - dot - 1) : strlen(dot + 1);
+            for (size_t k = 0; k < r->m->n_inputs; k++) {
+                struct input *in = &r->m->inputs[k];
+                if (strlen(in->name) != n || strncmp(in->name, dot + 1, n))
+                    continue;
+                found = true;
+                *(field && !strcmp(field, ".sha256") ? &in->sha256 : &in->path) = scalar(r, v, "an input");
+            }
+            if (!found)
+                y_problem(r->pr, key, "'%s' names no input of this manifest", key->s);
+        } else if (!s) {
+            y_problem(r->pr, key, "'%s' names no stage; a scale holds 'STAGE.parameter', 'inputs.NAME', 'caption' or 'skip'", key->s);
+        } else if (s->kind && !strcmp(dot + 1, "matrix")) {
+            read_matrix(r, s, v);
+        } else if (s->kind && !strcmp(dot + 1, "points")) {
+            read_points(r, s, v);
+        } else if (s->kind) {
+            set_param(r, s, key, dot + 1, v);
+        }
+    }
+}
+
+static void check_stage(struct reader *r, size_t at)
+{
+    struct stage *s = &r->m->stages[at];
+    for (size_t i = 0; i < at; i++)
+        if (!strcmp(r->m->stages[i].id, s->id))
+            y_problem(r->pr, s->at, "two stages are called '%s'", s->id);
+    for (size_t i = 0; s->kind && i < s->kind->n_params; i++) {
+        const struct param_spec *p = &s->kind->params[i];
+        if (!s->set[i].value && !p->def && !varies(s, p->name) && !s->skipped)
+            y_problem(r->pr, s->at, "stage '%s' of kind '%s' needs '%s' (%s)", s->id, s->kind->name, p->name, p->help);
+        if ((p->type != PT_REF && p->type != PT_REFS) || !s->set[i].value)
+            continue;
+        for (const char *id = s->set[i].value; *id;) {
+            size_t n = strcspn(id, ",");
+            struct stage *dep = find_stage(r->m, id, n);
+            bool is_input = false;
+            for (size_t k = 0; k < r->m->n_inputs; k++)
+                is_input = is_input || (strlen(r->m->inputs[k].name) == n && !strncmp(r->m->inputs[k].name, id, n));
+            if (!dep && !is_input)
+                y_problem(r->pr, s->set[i].at ? s->set[i].at : s->at, "'%s' of stage '%s' refers to '%.*s', which is no stage or input", p->name, s->id, (int)n, id);
+            else if (dep && dep >= s)
+                y_problem(r->pr, s->set[i].at ? s->set[i].at : s->at, "stage '%s' refers to '%.*s', which does not stand before it (so there can be no cycle)", s->id, (int)n, id);
+            else if (dep && dep->skipped && p->type == PT_REF && !s->skipped)
+                y_problem(r->pr, s->at, "stage '%s' needs '%.*s', which scale '%s' skips", s->id, (int)n, id, r->m->scale);
+            id += n;
+            id += *id == ',';
+        }
+    }
+}
+
+static void read_inputs(struct reader *r, const struct ynode *n)
+{
+    if (!n)
+        return;
+    if (n->kind != Y_MAP) {
+        y_problem(r->pr, n, "'inputs' must be a map of name: {path, sha256}");
+        return;
+    }
+    r->m->inputs = arena_array(&r->m->arena, n->n, sizeof *r->m->inputs);
+    r->m->n_inputs = n->n;
+    static const char *const keys[] = {"path", "sha256"};
+    for (size_t i = 0; i < n->n; i++) {
+        const struct ynode *v = n->item[i];
+        struct input *in = &r->m->inputs[i];
+        *in = (struct input){.name = n->key[i]->s, .path = "", .sha256 = "", .at = v};
+        if (v->kind == Y_MAP) {
+            allow_keys(r, v, keys, ARRAY_LEN(keys), "an input");
+            if (y_get(v, "path"))
+                in->path = scalar(r, y_get(v, "path"), "'path'");
+            if (y_get(v, "sha256"))
+                in->sha256 = scalar(r, y_get(v, "sha256"), "'sha256'");
+        } else {
+            in->path = scalar(r, v, "an input");
+        }
+        if (!in->path || !*in->path)
+            y_problem(r->pr, v, "input '%s' needs a path", in->name);
+    }
+}
+
+static void read_reports(struct reader *r, const struct ynode *n)
+{
+    if (!n)
+        return;
+    if (n->kind != Y_SEQ) {
+        y_problem(r->pr, n, "'reports' must be a list");
+        return;
+    }
+    r->m->reports = arena_array(&r->m->arena, n->n, sizeof *r->m->reports);
+    for (size_t i = 0; i < n->n; i++) {
+        const struct ynode *v = n->item[i];
+        const char *kind = v->kind == Y_MAP ? scalar(r, y_get(v, "kind"), "'kind'") : NULL;
+        const char *name = v->kind == Y_MAP ? scalar(r, y_get(v, "name"), "'name'") : NULL;
+        if (!kind || !name) {
+            y_problem(r->pr, v, "a report needs 'kind' and 'name'");
+            continue;
+        }
+        bool ok = false;
+        for (size_t k = 0; k < r->reg->n_report_kinds; k++)
+            ok = ok || !strcmp(r->reg->report_kinds[k], kind);
+        if (!ok) {
+            const char *near = nearest_word(kind, r->reg->report_kinds, r->reg->n_report_kinds);
+            y_problem(r->pr, y_get(v, "kind"), "unknown report kind '%s'%s%s%s", kind, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        }
+        for (size_t k = 0; k < r->m->n_reports; k++)
+            if (!strcmp(r->m->reports[k].name, name))
+                y_problem(r->pr, v, "two reports are called '%s'", name);
+        const struct ynode *title = y_get(v, "title");
+        r->m->reports[r->m->n_reports++] = (struct report){kind, name, title ? scalar(r, title, "'title'") : r->m->title, v};
+    }
+}
+
+static void read_all(struct reader *r, const struct ynode *root)
+{
+    struct manifest *m = r->m;
+    if (root->kind != Y_MAP) {
+        y_problem(r->pr, root, "a manifest must be a map");
+        return;
+    }
+    allow_keys(r, root, top_keys, ARRAY_LEN(top_keys), "the manifest");
+    const struct ynode *ver = y_get(root, "dash");
+    const char *v = ver ? scalar(r, ver, "'dash'") : NULL;
+    if (!v || strcmp(v, "1"))
+        y_problem(r->pr, ver ? ver : root, "'dash: 1' (the schema version) is needed%s%s", v ? ", found " : "", v ? v : "");
+    m->name = scalar(r, y_get(root, "name"), "'name'");
+    m->title = scalar(r, y_get(root, "title"), "'title'");
+    if (!m->name || !*m->name || strspn(m->name, "abcdefghijklmnopqrstuvwxyz0123456789-") != strlen(m->name))
+        y_problem(r->pr, root, "'name' is needed: lower-case letters, digits and '-'");
+    m->title = m->title ? m->title : m->name;
+    m->caption = y_get(root, "caption") ? scalar(r, y_get(root, "caption"), "'caption'") : "";
+    m->checks = y_get(root, "checks");
+    read_inputs(r, y_get(root, "inputs"));
+    const struct ynode *st = y_get(root, "stages"), *sc = y_get(root, "scales");
+    if (!st || st->kind != Y_SEQ || st->n == 0) {
+        y_problem(r->pr, st ? st : root, "'stages' must be a list with at least one stage");
+        return;
+    }
+    m->stages = arena_array(&m->arena, st->n, sizeof *m->stages);
+    for (size_t i = 0; i < st->n; i++) {
+        read_stage(r, &m->stages[i], st->item[i]);
+        m->n_stages = i + 1;
+    }
+    for (size_t i = 0; sc && sc->kind == Y_MAP && i < sc->n; i++) {
+        bool known = false;
+        for (size_t k = 0; scale_words[k]; k++)
+            known = known || !strcmp(scale_words[k], sc->key[i]->s);
+        if (!known)
+            unknown_key(r, sc->key[i], scale_words, 4, "'scales'");
+    }
+    r->scale_node = sc ? y_get(sc, m->scale) : NULL;
+    if (sc && !r->scale_node)
+        y_problem(r->pr, sc, "this manifest has no scale '%s'", m->scale);
+    apply_scale(r);
+    for (size_t i = 0; i < m->n_stages; i++)
+        check_stage(r, i);
+    read_reports(r, y_get(root, "reports"));
+}
+
+int manifest_load(struct manifest *m, const char *path, const char *scale, const struct registry *reg, struct err *e)
+{
+    *m = (struct manifest){0};
+    arena_init(&m->arena, (size_t)64 << 20);
+    m->path = arena_strdup(&m->arena, path);
+    bool ok = false;
+    for (size_t k = 0; scale_words[k]; k++)
+        ok = ok || !strcmp(scale_words[k], scale);
+    m->scale = arena_strdup(&m->arena, scale);
+    struct str text = STR_INIT;
+    struct yproblems pr = {.doc = &m->doc, .out = &text};
+    struct reader r = {.m = m, .reg = reg, .pr = &pr};
+    int rc = ok ? ydoc_load(&m->doc, &m->arena, path, e) : ERR(e, E_USAGE, "unknown scale '%s'; there are ci, tiny, small and paper", scale);
+    if (rc == 0) {
+        read_all(&r, m->doc.root);
+        rc = y_finish(&pr, e);
+    }
+    if (rc == 0)
+        rc = arena_ok(&m->arena, "manifest", e);
+    str_free(&text);
+    if (rc != 0)
+        manifest_free(m);
+    return rc != 0 ? -1 : 0;
+}
+
+void manifest_free(struct manifest *m)
+{
+    arena_free(&m->arena);
+    *m = (struct manifest){0};
+}
+
+/* ---- schema ---- */
+
+static const char *type_name(const struct param_spec *p)
+{
+    switch (p->type) {
+    case PT_INT:
+        return "integer";
+    case PT_NUM:
+        return "number";
+    case PT_BOOL:
+        return "true|false";
+    case PT_STR:
+        return "text";
+    case PT_WORD:
+        return "word";
+    case PT_INTS:
+        return "list of integers";
+    case PT_NUMS:
+        return "list of numbers";
+    case PT_STRS:
+        return "list of text";
+    case PT_PATH:
+        return "path";
+    case PT_REF:
+        return "stage or input";
+    case PT_REFS:
+        return "list of stages";
+    }
+    return "";
+}
+
+void manifest_schema(struct str *out, const struct registry *reg)
+{
+    str_puts(out, "dash: 1                 # schema version\nname, title, caption    # text; the caption may stand in a scale\n"
+                  "inputs: {NAME: {path: P, sha256: H}}\nscales: {ci|tiny|small|paper: {STAGE.parameter: value, inputs.NAME: path, skip: [STAGE], caption: text}}\n"
+                  "stages: [{id, kind, label, matrix: {parameter: [values]}, points: [{parameter: value}], ...}]\n"
+                  "reports: [{kind, name, title, ...}]\nchecks: [{cell: NAME, min: X, max: Y}]\n\nreport kinds:");
+    for (size_t i = 0; i < reg->n_report_kinds; i++)
+        str_printf(out, " %s", reg->report_kinds[i]);
+    str_puts(out, "\n");
+    for (size_t k = 0; k < reg->n; k++) {
+        const struct stage_kind *kind = reg->kinds[k];
+        str_printf(out, "\nkind: %s (version %d)   %s\n", kind->name, kind->version, kind->about);
+        for (size_t i = 0; i < kind->n_params; i++) {
+            const struct param_spec *p = &kind->params[i];
+            str_printf(out, "  %-18s %-17s ", p->name, type_name(p));
+            if (!p->def)
+                str_puts(out, "required      ");
+            else
+                str_printf(out, "default %-6s", *p->def ? p->def : "none");
+            str_printf(out, " %s%s%s%s", p->help, p->unit ? " [" : "", p->unit ? p->unit : "", p->unit ? "]" : "");
+            for (size_t w = 0; p->type == PT_WORD && p->words[w]; w++)
+                str_printf(out, "%s%s", w ? "|" : ": ", p->words[w]);
+            if (p->lo < p->hi)
+                str_printf(out, ", %g..%g", p->lo, p->hi);
+            if (p->fan)
+                str_puts(out, "; one run for each point of it");
+            str_puts(out, "\n");
+        }
+    }
+}

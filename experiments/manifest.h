@@ -1,0 +1,98 @@
+/*
+ * Manifests: what to run, at which scale, and what to make of it. experiments/README.md describes the YAML; `dashlab check --schema` prints it from the tables below.
+ *
+ * A stage is an instance of a stage kind; kinds are registered by the caller (cli), so this folder knows no models. Parameter values are typed by the kind's schema and kept in canonical text
+ * (integers "%lld", numbers as shortest repr, lists joined by ","), which is also what a run's key hashes.
+ */
+#ifndef EXPERIMENTS_MANIFEST_H
+#define EXPERIMENTS_MANIFEST_H
+
+#include "core/arena.h"
+#include "core/yamlx.h"
+
+enum ptype { PT_INT, PT_NUM, PT_BOOL, PT_STR, PT_WORD, PT_INTS, PT_NUMS, PT_STRS, PT_PATH, PT_REF, PT_REFS };
+
+struct param_spec {
+    const char *name;
+    enum ptype type;
+    const char *unit;         /* "tokens", "rows", ...; NULL = none */
+    const char *def;          /* canonical default; NULL = must be given; "" = may be absent */
+    double lo, hi;            /* bounds of numbers when lo < hi */
+    const char *const *words; /* PT_WORD: NULL-terminated */
+    const char *help;
+    bool fan;                 /* PT_REF(S): one instance for each point of what it refers to (at most one such parameter a kind) */
+    bool free;                /* not part of the key: does not change results */
+};
+
+struct node;
+struct run;
+struct stage_cost {
+    int64_t tokens;
+    double flops, memory_bytes, seconds; /* seconds 0 = unknown */
+};
+struct stage_kind {
+    const char *name, *about;
+    int version; /* raised when outputs change for the same parameters */
+    const struct param_spec *params;
+    size_t n_params;
+    bool by_content; /* dependants see the identity written to out/identity.txt, not the key: equal layer sets are trained once */
+    int (*plan)(void *env, const struct node *n, struct stage_cost *out, struct err *e); /* may be NULL */
+    int (*run)(void *env, const struct node *n, struct run *r, struct err *e);           /* r is open; resumable */
+};
+struct registry {
+    const struct stage_kind *const *kinds;
+    size_t n;
+    void *env;
+    /* Report kinds that the caller can make (names checked in the manifest). */
+    const char *const *report_kinds;
+    size_t n_report_kinds;
+};
+const struct stage_kind *registry_find(const struct registry *r, const char *name);
+
+struct setting {
+    const char *name, *value; /* canonical */
+    const struct ynode *at;
+};
+struct stage {
+    const char *id;
+    const struct stage_kind *kind;
+    struct setting *set; /* one per parameter of the kind, value NULL = absent */
+    struct setting *matrix; /* name, value = list joined by "|" */
+    size_t n_matrix;
+    struct setting *points; /* rows of `points`: each value = "name=value|name=value" */
+    size_t n_points;
+    const char *label; /* how tables call it; default: id */
+    const struct ynode *at;
+    bool skipped; /* at this scale */
+};
+struct report {
+    const char *kind, *name, *title;
+    const struct ynode *node; /* its own parameters: read by the maker of the report */
+};
+struct input {
+    const char *name, *path, *sha256; /* sha256 "" = not pinned */
+    const struct ynode *at;
+};
+struct manifest {
+    struct arena arena;
+    struct ydoc doc;
+    const char *path, *name, *title, *scale, *caption;
+    struct input *inputs;
+    size_t n_inputs;
+    struct stage *stages;
+    size_t n_stages;
+    struct report *reports;
+    size_t n_reports;
+    const struct ynode *checks;
+};
+
+/* Reads and types a manifest at one scale. All its errors at once (E_USAGE). */
+int manifest_load(struct manifest *m, const char *path, const char *scale, const struct registry *reg, struct err *e);
+void manifest_free(struct manifest *m);
+/* The schema, for people. */
+void manifest_schema(struct str *out, const struct registry *reg);
+
+/* Canonical form of one value; on failure says why in `why` and returns NULL. */
+const char *param_canon(struct arena *a, const struct param_spec *p, const char *text, char why[256]);
+
+#endif

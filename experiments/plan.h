@@ -1,0 +1,78 @@
+/*
+ * A plan: the stages of a manifest expanded into nodes (one for each point of their matrix and of what they refer to), in an order in which dependencies come first. Equal nodes (same key) share one run.
+ */
+#ifndef EXPERIMENTS_PLAN_H
+#define EXPERIMENTS_PLAN_H
+
+#include "experiments/manifest.h"
+#include "experiments/rundir.h"
+
+struct node {
+    const struct stage *stage;
+    const struct stage_kind *kind;
+    const char **value;        /* per parameter of the kind, canonical; refs hold the stage id */
+    struct node ***ref;        /* per parameter: NULL-terminated nodes it refers to, or NULL */
+    const char *label;         /* "uniform budget=3 seed=1": the settings that vary, own and inherited */
+    const char *point;         /* inherited and own varying settings, "k=v k=v" */
+    char key[65], dir[1024];   /* key "" until its inputs are known */
+    const char *inputs_text;   /* lines of the input files it uses */
+    enum run_state state;
+    const char *error;         /* failed in this session, or a dependency did */
+    struct stage_cost cost;
+};
+struct plan {
+    struct arena arena;
+    const struct manifest *m;
+    const struct registry *reg;
+    struct node **nodes;
+    size_t n;
+    char runs[1024];
+};
+
+int plan_make(struct plan *p, const struct manifest *m, const struct registry *reg, const char *runs, struct err *e);
+void plan_free(struct plan *p);
+/* Computes key, directory and state of a node when every node it refers to is complete (or keyed without content); *known says whether. */
+int node_resolve(struct plan *p, struct node *n, bool *known, struct err *e);
+
+const char *node_str(const struct node *n, const char *param); /* "" when absent; BUG for an unknown name */
+int64_t node_i64(const struct node *n, const char *param);
+double node_f64(const struct node *n, const char *param);
+bool node_bool(const struct node *n, const char *param);
+struct node *node_ref(const struct node *n, const char *param); /* first, or NULL */
+bool node_has(const struct node *n, const char *param);
+/* "  1,2,3" lists */
+size_t node_list_i64(const struct node *n, const char *param, int64_t *out, size_t cap);
+size_t node_list_f64(const struct node *n, const char *param, double *out, size_t cap);
+
+/* Path of an artifact of a complete node: DIR/out/REL */
+char *node_out(char dst[1024], const struct node *n, const char *rel);
+
+/* A node built from flags instead of a manifest: values as given (canonical), refs are run directories (their key.txt is read) or inputs (paths). */
+struct flag_value {
+    const char *name, *value;
+};
+int plan_single(struct plan *p, const struct registry *reg, const char *kind, const struct flag_value *v, size_t n, const char *out_dir, struct err *e);
+/* The YAML stage that says the same as a node. */
+void node_yaml(const struct node *n, struct str *out);
+
+struct run_options {
+    const char *only; /* comma-separated stage ids; "" = all. What they need runs too. */
+    bool dry_run, force;
+    void (*on_done)(void *ctx, const struct plan *p, const struct node *n); /* after each node: tables are printed as cells become ready */
+    void *ctx;
+};
+struct plan_summary {
+    int total, up_to_date, resumed, ran, failed, unknown;
+};
+/* Runs what is missing. A failed node fails its dependants only; the rest is made. Interrupted: E_INTERRUPTED at once. Failures: 0 is returned and summary.failed says how many. */
+int plan_run(struct plan *p, const struct run_options *o, struct plan_summary *s, struct err *e);
+/* One line a node: state, key, tokens, FLOPs, memory, time, and why it must run. */
+void plan_print(const struct plan *p, bool dot, struct str *out);
+
+/* The record of a complete node: its result.json and those of everything it refers to, as "kind.name" -> text, nearest first; NULL when absent. Arena-owned by the plan. */
+const char *node_result(struct plan *p, const struct node *n, const char *name);
+const char *node_setting(const struct node *n, const char *name); /* parameter of n or of an ancestor, nearest first; NULL when none */
+/* The nearest ancestor-or-self of a kind, or NULL. */
+const struct node *node_of_kind(const struct node *n, const char *kind);
+
+#endif
