@@ -1,7 +1,7 @@
 /* Manifest reading: YAML tree -> typed stages at one scale, with every problem reported at once. */
 #include "experiments/manifest.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/jwrite.h"
