@@ -32,7 +32,7 @@ struct gguf_kv {
 struct gguf_tensor {
     struct gguf_str name;
     uint32_t type;  /* enum ggml_type */
-    int ndim;       /* 1..4 (a file's 0 becomes 1 x 1) */
+    int ndim;       /* 1..4 (no dimensions in the file: one element, ndim 1) */
     int64_t ne[4];  /* ne[0] is the row length, as in the file; unused ones are 1 */
     int64_t n;
     const uint8_t *data;
@@ -48,7 +48,8 @@ struct gguf {
     size_t n_kv;
     struct gguf_tensor *t; /* file order */
     size_t n_t;
-    uint32_t *kv_sorted, *t_sorted; /* indices by name */
+    struct gguf_kv **kv_sorted; /* by key */
+    struct gguf_tensor **t_sorted; /* by name */
 };
 int gguf_open(struct gguf *g, const char *path, struct err *e);
 int gguf_open_mem(struct gguf *g, const char *name, const void *p, size_t len, struct err *e);

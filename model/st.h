@@ -36,6 +36,7 @@ struct st_file {
     struct arena mem;
     struct st_tensor *t; /* in order of their data */
     size_t n;
+    struct st_tensor **by_name; /* the same, sorted by name */
     const char **meta; /* __metadata__: key, value, key, value...; file order */
     size_t n_meta;     /* pairs */
 };
