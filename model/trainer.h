@@ -4,7 +4,7 @@
  * A step takes `batch` rows of the data order, `micro` at a time; gradients of micro-batches are summed in that order and divided by the step's total weight, so the result does not depend on `micro` beyond
  * float rounding, nor on threads. State is a function of (options, data, step): a killed run resumed from its last checkpoint writes the same bytes as an unbroken one.
  *
- * metrics.tsv: one line a logged step. ckpt/: `last.safetensors` (weights and moments; step in its metadata) and, with keep_best, `best.safetensors` (weights at the lowest held-out loss).
+ * metrics.tsv: one line a logged step. ckpt/: `last.safetensors` (weights and moments; step in its metadata).
  * NaN or Inf in a loss or gradient: E_NUMERIC naming stage, step, layer and tensor; the last good checkpoint stays.
  */
 #ifndef MODEL_TRAINER_H
