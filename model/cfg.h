@@ -113,10 +113,12 @@ char *mcfg_disk_name(enum mcfg_layout layout, const char *canonical, char dst[25
 /* And back; an unknown name comes back as it is. */
 char *mcfg_canonical_name(enum mcfg_layout layout, const char *disk, char dst[256]);
 
+/* Whether a Hugging Face class of this architecture holds the model exactly (no GDN; Llama: no window; one window length; its biases and norms). What it does not
+   hold is written in fla's layout: set c->layout = LAYOUT_FLA before naming tensors. */
+bool mcfg_plain(const struct mcfg *c);
 /*
- * config.json. Plain models: transformers 4 form of their architecture, with layer_types when some layer is a window. Anything with a GDN layer, or with the
- * layout LAYOUT_FLA: fla's gated_deltanet form plus `dashlab` (mixers, windows, family, head_dim, rope, biases, GDN shapes and state layout, teacher, KV
- * expansion). dtype: "float32", "bfloat16", "float16" of the weights. mcfg_parse of the text gives an equal struct (the chat template lives elsewhere).
+ * config.json. Plain models of LAYOUT_HF: transformers 4 form of their architecture, with layer_types when some layer is a window. All others: fla's gated_deltanet
+ * form plus `dashlab` (mixers, windows, family, head_dim, rope, biases, GDN shapes and state layout, teacher, KV expansion). dtype: "float32", "bfloat16", "float16" of the weights. mcfg_parse of the text gives an equal struct (the chat template lives elsewhere).
  */
 int mcfg_write_json(const struct mcfg *c, const char *dtype, struct str *out, struct err *e);
 
