@@ -114,7 +114,7 @@ static int read_attn(struct mcfg *c, const struct jdoc *d, struct err *e)
     c->G = all.kv_heads;
     c->qkv_bias = all.qkv_bias;
     c->qk_norm = all.qk_norm;
-    c->head_dim = c->d / c->H; /* forced by fla; `dashlab` may say otherwise */
+    c->head_dim = c->d % c->H ? 0 : c->d / c->H; /* forced by fla; `dashlab` may say otherwise (0 fails the check) */
     cfg_rope_plain(&c->rope, all.theta);
     return 0;
 }
