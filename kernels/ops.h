@@ -109,7 +109,7 @@ struct op_gdn_prep_bwd {
 };
 /*
  * Gated delta rule [kernels.md 1.4, 1.7], chunked (C = 64): S' = e^g S; u = beta (v - S'^T k); S = S' + k u^T; o = scale S^T q. Value head hv uses key head hv/(HV/H). State [n seqs, HV, K, V] stat, K-major.
- * s0 absent = zeros; sT absent = not kept. Saved for the backward when present: ainv [R,HV,C] (unit-lower inverse rows, tight per chunk), hs [chunks,HV,K,V] state at each chunk's start, chunks = gdn_chunks(seqs).
+ * s_in absent = zeros; s_out absent = not kept; s_out may be s_in. Saved for the backward when present: ainv [R,HV,C] (unit-lower inverse rows, tight per chunk; for gdn_bwd of the same backend only), hs [chunks,HV,K,V] state at each chunk's start, chunks = gdn_chunks(seqs).
  */
 struct op_gdn {
     struct view o, s_out, ainv, hs, q, k, v, g, beta, s_in;
