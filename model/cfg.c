@@ -118,14 +118,16 @@ static int check_attention(const struct mcfg *c, const char *name, struct err *e
     if (c->head_dim % 2)
         return ERR(e, E_INPUT, "%s: head_dim %" PRId64 " is odd; rotary positions need an even one", name, c->head_dim);
     const struct mcfg_rope *r = &c->rope;
-    if (!(r->theta > 1) || !finite_f64(r->theta))
-        return ERR(e, E_INPUT, "%s: rope_theta is %g (must be above 1)", name, r->theta);
-    if (!(r->factor > 0) || !finite_f64(r->factor) || !finite_f64(r->attention_factor) || !(r->attention_factor > 0))
-        return ERR(e, E_INPUT, "%s: rope factor %g, attention factor %g (must be above 0)", name, r->factor, r->attention_factor);
-    if (r->kind == ROPE_LLAMA3 && !(r->low > 0 && r->high > r->low && r->original >= 1))
-        return ERR(e, E_INPUT, "%s: llama3 rope with low %g, high %g, original %g (0 < low < high, original from 1 on)", name, r->low, r->high, r->original);
-    if (r->kind == ROPE_YARN && !(r->original >= 1 && r->beta_slow > 0 && r->beta_fast >= r->beta_slow && r->beta_fast < 1e9 && r->original < 1e12))
-        return ERR(e, E_INPUT, "%s: yarn rope with original %g, beta_fast %g, beta_slow %g (0 < slow <= fast)", name, r->original, r->beta_fast, r->beta_slow);
+    if (!(r->theta > 1 && r->theta <= 1e15))
+        return ERR(e, E_INPUT, "%s: rope_theta is %g (above 1, at most 1e15)", name, r->theta);
+    if (!(r->factor > 0 && r->factor <= 1e9 && r->attention_factor > 0 && r->attention_factor <= 1e9))
+        return ERR(e, E_INPUT, "%s: rope factor %g, attention factor %g (above 0, at most 1e9)", name, r->factor, r->attention_factor);
+    if ((r->kind == ROPE_LLAMA3 || r->kind == ROPE_YARN) && !(r->original >= 1 && r->original <= 1e12))
+        return ERR(e, E_INPUT, "%s: rope's original_max_position_embeddings is %g (limits 1 to 1e12)", name, r->original);
+    if (r->kind == ROPE_LLAMA3 && !(r->low > 0 && r->high > r->low && r->high <= 1e9))
+        return ERR(e, E_INPUT, "%s: llama3 rope with low_freq_factor %g, high_freq_factor %g (0 < low < high)", name, r->low, r->high);
+    if (r->kind == ROPE_YARN && !(r->beta_slow > 0 && r->beta_fast >= r->beta_slow && r->beta_fast <= 1e9))
+        return ERR(e, E_INPUT, "%s: yarn rope with beta_fast %g, beta_slow %g (0 < slow <= fast)", name, r->beta_fast, r->beta_slow);
     for (int64_t i = 0; r->kind == ROPE_FACTORS && i < c->head_dim / 2; i++)
         if (!(r->factors[i] > 0) || !finite_f32(r->factors[i]))
             return ERR(e, E_INPUT, "%s: rope factor %" PRId64 " is %g (must be above 0)", name, i, (double)r->factors[i]);
