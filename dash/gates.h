@@ -10,7 +10,7 @@
 
 enum { MAX_OPS = 3, MAX_LAYERS = 256 };
 enum anneal { ANNEAL_LINEAR, ANNEAL_EXP, ANNEAL_NONE };
-enum relax { RELAX_SOFT, RELAX_STE /* forward one-hot argmax, gradient of the softmax */, RELAX_BILEVEL /* alternating halves of the data; same forward as soft */ };
+enum relax { RELAX_SOFT, RELAX_STE /* forward one-hot argmax, gradient of the softmax (App. G) */ };
 
 struct gates {
     int layers, ops;

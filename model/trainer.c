@@ -308,17 +308,16 @@ static int one_step(struct loop *t, struct prog *bar, struct err *e)
     return 0;
 }
 
-static int prepare(struct loop *t, struct param **params, size_t n, struct err *e)
+static int prepare(struct loop *t, struct params *params, struct err *e)
 {
-    t->params = calloc(n + 1, sizeof *t->params);
+    t->params = calloc(params->n + 1, sizeof *t->params);
     t->rows = calloc((size_t)t->o->batch + 1, sizeof *t->rows);
     if (!t->params || !t->rows)
-        return err_nomem(e, n * sizeof *t->params, "training");
-    for (size_t i = 0; i < n; i++)
-        if (params[i]->trainable) {
-            TRY(param_train_alloc(t->be, params[i], e));
-            t->params[t->n++] = params[i];
-        }
+        return err_nomem(e, params->n * sizeof *t->params, "training");
+    TRY(params_alloc(params, true, true, e));
+    for (size_t i = 0; i < params->n; i++)
+        if (params->v[i]->trainable)
+            t->params[t->n++] = params->v[i];
     if (t->n == 0)
         return ERR(e, E_USAGE, "%s: nothing to train", t->o->stage);
     TRY(be_view(t->be, DT_F64, 1, &t->norm, e));
@@ -326,14 +325,14 @@ static int prepare(struct loop *t, struct param **params, size_t n, struct err *
     return load_state(t, e);
 }
 
-int train_run(struct backend *be, struct param **params, size_t n, const struct shard *data, const struct train_opts *o, const struct train_loss *loss, struct train_result *out, struct err *e)
+int train_run(struct backend *be, struct params *params, const struct shard *data, const struct train_opts *o, const struct train_loss *loss, struct train_result *out, struct err *e)
 {
     struct loop t = {.be = be, .data = data, .o = o, .loss = loss, .res = out, .best = INFINITY};
     *out = (struct train_result){0};
     if (o->steps < 1 || o->batch < 1 || o->micro < 1 || o->row_hi > data->rows)
         return ERR(e, E_USAGE, "%s: steps %" PRId64 ", batch %" PRId64 ", micro-batch %" PRId64 " must be positive and rows up to %" PRId64 " exist (%" PRId64 " do)", o->stage, o->steps, o->batch,
                    o->micro, o->row_hi, data->rows);
-    int rc = prepare(&t, params, n, e);
+    int rc = prepare(&t, params, e);
     struct prog bar;
     prog_start(&bar, o->stage, "tok", (int64_t)((double)data->tokens / (double)data->rows * (double)(o->steps * o->batch)));
     if (rc == 0 && t.step == 0)

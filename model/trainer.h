@@ -49,7 +49,7 @@ struct train_result {
     double eval_first[4], eval_last[4];
 };
 
-/* Trains the trainable ones among params[n]; their master, m, v and g are allocated here when absent. */
-int train_run(struct backend *be, struct param **params, size_t n, const struct shard *data, const struct train_opts *o, const struct train_loss *loss, struct train_result *out, struct err *e);
+/* Trains the trainable ones of params; their gradients and optimiser state are allocated here when absent. */
+int train_run(struct backend *be, struct params *params, const struct shard *data, const struct train_opts *o, const struct train_loss *loss, struct train_result *out, struct err *e);
 
 #endif
