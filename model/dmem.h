@@ -13,7 +13,7 @@ struct dmem {
     size_t cap_bytes, used_bytes, peak_bytes;
     bool measuring;
 };
-void dmem_measure(struct dmem *a);
+void dmem_measure(struct dmem *a, int which); /* arenas in use together need different numbers, 0..7 */
 /* bytes from an earlier measurement; E_ENV when the device has not enough. */
 int dmem_open(struct dmem *a, struct backend *be, size_t bytes, struct err *e);
 void dmem_close(struct dmem *a);

@@ -34,6 +34,7 @@ struct model {
     struct tok *tok;       /* NULL without a tokenizer */
     bool borrows_tok;
     char path[1024];       /* "" when made in memory */
+    char tok_path[1024];   /* where its tokenizer files are; "" = nowhere */
     char sha256[65];       /* of the weights; "" until model_hash */
 };
 
