@@ -16,6 +16,8 @@ struct mt19937 {
 uint32_t mt_u32(struct mt19937 *r);
 /* CPython: random.seed(int) with |a| given as 64 bits (init_by_array of its 32-bit little-endian digits; 0 gives [0]). */
 void py_seed(struct mt19937 *r, uint64_t a);
+/* The same for any size: the n >= 1 digits themselves, least significant first, without leading zero digits. */
+void py_seed_digits(struct mt19937 *r, const uint32_t *digits, size_t n);
 /* getrandbits(b) for 1 <= b <= 128; words least significant first. hi is 0 for b <= 64. */
 void py_getrandbits(struct mt19937 *r, int b, uint64_t *lo, uint64_t *hi);
 uint64_t py_below(struct mt19937 *r, uint64_t n);                  /* _randbelow, n >= 1 */
