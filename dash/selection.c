@@ -1,0 +1,185 @@
+/* Layer specs and selection.json. */
+#include "dash/selection.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fs.h"
+#include "core/jread.h"
+#include "core/jwrite.h"
+
+int layers_parse(const char *spec, int layers, enum mixer_kind *kind, struct err *e)
+{
+    enum mixer_kind now = MIX_FULL;
+    bool seen[MAX_LAYERS] = {0};
+    for (int l = 0; l < layers; l++)
+        kind[l] = !strcmp(spec, "all") ? MIX_FULL : MIX_GDN;
+    if (!strcmp(spec, "all") || !strcmp(spec, "none"))
+        return 0;
+    if (!*spec)
+        return ERR(e, E_USAGE, "empty layer list; write 'none' to keep no layer");
+    for (const char *p = spec; *p;) {
+        if (*p == ' ' || *p == ',') {
+            p++;
+            continue;
+        }
+        if (*p >= 'a' && *p <= 'z') {
+            char word[16];
+            size_t n = strcspn(p, ":");
+            if (p[n] != ':' || n >= sizeof word)
+                return ERR(e, E_USAGE, "layer list '%s': expected 'full:', 'window:' or 'linear:' at '%.20s'", spec, p);
+            memcpy(word, p, n);
+            word[n] = 0;
+            if (!mixer_parse(word, &now))
+                return ERR(e, E_USAGE, "layer list '%s': unknown operator '%s' (full, window, linear)", spec, word);
+            p += n + 1;
+            continue;
+        }
+        char *end;
+        long l = strtol(p, &end, 10);
+        if (end == p || l < 0 || l >= layers)
+            return ERR(e, E_USAGE, "layer list '%s': '%.*s' is not a layer (0..%d)", spec, (int)strcspn(p, ", "), p, layers - 1);
+        if (seen[l])
+            return ERR(e, E_USAGE, "layer list '%s': layer %ld stands there twice", spec, l);
+        seen[l] = true;
+        kind[l] = now;
+        p = end;
+    }
+    return 0;
+}
+
+void layers_text(const enum mixer_kind *kind, int layers, struct str *out)
+{
+    size_t at = out->len;
+    static const enum mixer_kind named[] = {MIX_FULL, MIX_WINDOW};
+    for (size_t k = 0; k < ARRAY_LEN(named); k++) {
+        bool first = true;
+        for (int l = 0; l < layers; l++)
+            if (kind[l] == named[k]) {
+                if (first && out->len > at)
+                    str_putc(out, ' ');
+                str_printf(out, "%s%s%d", first ? mixer_name(named[k]) : "", first ? ":" : ",", l);
+                first = false;
+            }
+    }
+    if (out->len == at)
+        str_puts(out, "none");
+}
+
+double layers_budget(const enum mixer_kind *kind, int layers, double window_cost)
+{
+    double b = 0;
+    for (int l = 0; l < layers; l++)
+        b += kind[l] == MIX_FULL ? 1 : kind[l] == MIX_WINDOW ? window_cost : 0;
+    return b;
+}
+
+static void write_layers(const struct selection *s, struct jw *w)
+{
+    jw_key(w, "layers");
+    jw_arr(w);
+    for (int l = 0; l < s->layers; l++) {
+        jw_obj(w);
+        jw_ki64(w, "index", l);
+        jw_kstr(w, "mixer", s->kind[l] == MIX_GDN ? "linear" : mixer_name(s->kind[l]));
+        if (s->has_p) {
+            jw_key(w, "p");
+            jw_arr(w);
+            for (int o = 0; o < MAX_OPS; o++)
+                jw_f64(w, s->p[l][o]);
+            jw_end_arr(w);
+        }
+        jw_end_obj(w);
+    }
+    jw_end_arr(w);
+    if (s->has_score) {
+        jw_key(w, "score");
+        jw_arr(w);
+        for (int l = 0; l < s->layers; l++)
+            jw_f64(w, s->score[l]);
+        jw_end_arr(w);
+    }
+}
+
+int selection_save(const struct selection *s, const char *dir, struct err *e)
+{
+    char path[1024];
+    struct str j = STR_INIT, text = STR_INIT;
+    struct jw w;
+    layers_text(s->kind, s->layers, &text);
+    jw_init(&w, &j, true);
+    jw_obj(&w);
+    jw_kstr(&w, "method", s->method);
+    jw_kstr(&w, "variant", s->variant);
+    jw_ki64(&w, "version", s->version);
+    jw_ki64(&w, "asked", s->asked);
+    jw_kf64(&w, "budget", s->budget);
+    jw_kbool(&w, "filled", s->filled);
+    jw_kstr(&w, "spec", str_c(&text));
+    write_layers(s, &w);
+    jw_ki64(&w, "tokens", s->tokens);
+    jw_kf64(&w, "flops_forward", s->flops_forward);
+    jw_kf64(&w, "flops_backward", s->flops_backward);
+    jw_ki64(&w, "ties_at_cut", s->ties_at_cut);
+    jw_ki64(&w, "seed", (int64_t)s->seed);
+    jw_end_obj(&w);
+    str_putc(&j, '\n');
+    str_printf(&text, "\nlayers %d\nfilled %s\n", s->layers, s->filled ? "true" : "false");
+    int rc = jw_ok(&w, "selection.json", e) || file_write(path_join(path, dir, "selection.json"), str_c(&j), j.len, e) ||
+             file_write(path_join(path, dir, "identity.txt"), str_c(&text), text.len, e);
+    str_free(&j);
+    str_free(&text);
+    return rc ? -1 : 0;
+}
+
+int selection_load(struct selection *s, const char *path, struct err *e)
+{
+    struct jdoc d;
+    const char *method = NULL, *variant = "", *spec = NULL;
+    const json_t *layers = NULL;
+    int64_t version = 0, seed = 0;
+    *s = (struct selection){.filled = true};
+    TRY(jdoc_load(&d, path, (size_t)4 << 20, e));
+    int rc = jget_str(&d, d.root, "", "method", &method, e) || jget_str(&d, d.root, "", "spec", &spec, e) || jget_arr(&d, d.root, "", "layers", &layers, e) ||
+             jget_str_opt(&d, d.root, "", "variant", &variant, e) || jget_i64(&d, d.root, "", "version", 0, 1 << 20, &version, e) ||
+             jget_f64(&d, d.root, "", "budget", &s->budget, e) || jget_bool_opt(&d, d.root, "", "filled", &s->filled, e) ||
+             jget_i64_opt(&d, d.root, "", "tokens", 0, INT64_MAX, &s->tokens, e) || jget_i64_opt(&d, d.root, "", "seed", 0, INT64_MAX, &seed, e) ||
+             jget_i64_opt(&d, d.root, "", "asked", 0, MAX_LAYERS, &s->asked, e) || jget_i64_opt(&d, d.root, "", "ties_at_cut", 0, MAX_LAYERS, &s->ties_at_cut, e);
+    if (rc == 0 && (json_array_size(layers) < 1 || json_array_size(layers) > MAX_LAYERS))
+        rc = ERR(e, E_INPUT, "'%s': %zu layers (1..%d)", path, json_array_size(layers), MAX_LAYERS);
+    if (rc == 0) {
+        s->layers = (int)json_array_size(layers);
+        s->version = (int)version;
+        s->seed = (uint64_t)seed;
+        snprintf(s->method, sizeof s->method, "%s", method);
+        snprintf(s->variant, sizeof s->variant, "%s", variant);
+        rc = layers_parse(spec, s->layers, s->kind, e);
+        if (rc != 0)
+            err_wrap(e, "'%s'", path);
+    }
+    jdoc_free(&d);
+    return rc ? -1 : 0;
+}
+
+void selection_top(struct selection *s, int k, const bool *exclude)
+{
+    bool taken[MAX_LAYERS] = {0};
+    double cut = 0;
+    for (int l = 0; l < s->layers; l++)
+        s->kind[l] = MIX_GDN;
+    for (int i = 0; i < k; i++) {
+        int best = -1;
+        for (int l = 0; l < s->layers; l++)
+            if (!taken[l] && !(exclude && exclude[l]) && (best < 0 || s->score[l] > s->score[best]))
+                best = l;
+        if (best < 0)
+            break;
+        taken[best] = true;
+        s->kind[best] = MIX_FULL;
+        cut = s->score[best];
+    }
+    s->ties_at_cut = 0;
+    for (int l = 0; l < s->layers; l++)
+        s->ties_at_cut += k > 0 && !taken[l] && !(exclude && exclude[l]) && s->score[l] == cut;
+}
