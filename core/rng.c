@@ -1,5 +1,6 @@
 #include "core/rng.h"
 
+#include <math.h> /* sqrt alone: IEEE 754 rounds it correctly, unlike the rest */
 #include <stdlib.h>
 #include <string.h>
 
@@ -251,11 +252,6 @@ static double own_log(double x)
     return k * 0.6931471805599453 + 2 * (s + s * sum);
 }
 
-static double own_sqrt(double x)
-{
-    return __builtin_sqrt(x); /* correctly rounded by IEEE 754 */
-}
-
 static double horner(const double c[8], double x)
 {
     double v = c[7];
@@ -287,7 +283,7 @@ static double normal_quantile(double p)
         double r = 0.180625 - q * q;
         return q * (horner(a, r) / horner(b, r));
     }
-    double r = own_sqrt(-own_log(q < 0 ? p : 1 - p));
+    double r = sqrt(-own_log(q < 0 ? p : 1 - p));
     if (r <= 5)
         v = horner(c, r - 1.6) / horner(d, r - 1.6);
     else
