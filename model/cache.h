@@ -8,6 +8,24 @@
 
 #include "model/model.h"
 
+/* Where the new rows of one step go, shared by its layers (host indices uploaded once). */
+struct ring_rows {         /* windows of one size: slot s has rows s*window .. of the ring */
+    int32_t window;
+    bool single;           /* one new token in every sequence */
+    struct seqs seqs;      /* single: over the ring; else over the stretch "tail | new rows" of each sequence */
+    int64_t line_rows, n_tail, n_put;
+    struct view tail_di, tail_si, new_di; /* ring -> stretch; new row -> stretch */
+    struct view put_di, put_si;           /* the last new rows -> ring */
+};
+#define CACHE_MAX_WINDOWS 4
+struct cache_rows {
+    struct seqs full;      /* over the linear cache */
+    struct view full_di;
+    struct ring_rows ring[CACHE_MAX_WINDOWS];
+    int n_ring;
+};
+const struct ring_rows *cache_ring(const struct cache_rows *r, int32_t window);
+
 struct cache {
     const struct model *m;
     struct backend *be;
