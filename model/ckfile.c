@@ -163,7 +163,7 @@ static int open_gguf(struct ckfile *k, const char *path, struct err *e)
     k->has_cfg = mcfg_from_gguf(&k->cfg, &k->g, &why) == 0;
     if (!k->has_cfg && why.code != E_INPUT)
         return err_set(e, why.code, why.src_file, why.src_line, "%s", why.msg);
-    snprintf(k->why, sizeof k->why, "%s", why.msg);
+    snprintf(k->why, sizeof k->why, "%.500s", why.msg);
     return take_gguf(k, e);
 }
 
