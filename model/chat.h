@@ -15,7 +15,7 @@
 #include "core/err.h"
 #include "core/str.h"
 
-enum chat_kind { CHAT_NONE, CHAT_UNKNOWN, CHAT_CHATML, CHAT_SMOLLM2, CHAT_QWEN2, CHAT_QWEN25, CHAT_QWEN3, CHAT_LLAMA3, CHAT_LLAMA31, CHAT_LLAMA32 };
+enum chat_kind { CHAT_NONE, CHAT_UNKNOWN, CHAT_CHATML, CHAT_SMOLLM2, CHAT_QWEN2, CHAT_QWEN25, CHAT_QWEN25_BASE, CHAT_QWEN3, CHAT_LLAMA3, CHAT_LLAMA31, CHAT_LLAMA32 };
 
 struct chat_msg {
     const char *role; /* "system", "user", "assistant" (others as the template treats them) */

@@ -10,16 +10,26 @@
 
 enum { PRETOK_MAX_STEPS = 8 };
 enum pretok_kind { PRETOK_DIGITS_EACH, PRETOK_DIGITS_RUN, PRETOK_REGEX };
-/* What becomes of the matches of a regex step. Either way no text is lost in the supported forms (ISOLATED; REMOVED with invert, which must then cover all text). */
+/* ISOLATED: matches and the text between them are pieces. MATCHES_ONLY ("Removed", inverted): text between matches is lost. */
 enum pretok_behavior { PRETOK_ISOLATED, PRETOK_MATCHES_ONLY };
 
 struct pretok;
 struct pretok_work; /* per-thread match buffers */
 
-/* NULL-terminated names of the built-in families. */
-const char *const *pretok_families(void);
-/* name: a family, or a name that llama.cpp uses for it. E_USAGE with the list when unknown. */
+struct pretok_family {
+    const char *name;
+    bool nfc;           /* its models normalise to NFC */
+    bool ignore_merges; /* a piece that is a token is that token, whatever the merges say (stated in tokenizer.json, not in GGUF) */
+};
+/* Family i, or NULL past the last. */
+const struct pretok_family *pretok_family_at(size_t i);
+/* name: a family, or a name that GGUF files use for it (tokenizer.ggml.pre); NULL when unknown. */
+const struct pretok_family *pretok_family(const char *name);
+/* "gpt2, qwen2, ..." for messages. */
+const char *pretok_family_list(void);
+/* The split rule of a family (or GGUF name). E_USAGE with the list when unknown. */
 int pretok_named(struct pretok **out, const char *name, struct err *e);
+/* Built by hand: pretok_new, steps in order, pretok_finish; `where` is the place for messages. */
 int pretok_new(struct pretok **out, struct err *e);
 int pretok_add_digits(struct pretok *p, bool each, const char *where, struct err *e);
 int pretok_add_regex(struct pretok *p, const char *pattern, enum pretok_behavior b, const char *where, struct err *e);

@@ -35,10 +35,10 @@ int tok_ids_add(struct tok_ids *ids, int32_t id, struct err *e);
 /*
  * path: a tokenizer.json file, or a folder with tokenizer.json, or one with vocab.json and merges.txt. The folder's tokenizer_config.json (also the one
  * beside a tokenizer.json file), special_tokens_map.json, chat_template.jinja and config.json are used when they are there: bos, eos, add_bos, added tokens, chat template.
- * pretok_name: NULL, or a family (pretok_families()) for a vocab.json that is not known; an unknown one without it is E_USAGE "... --pretok NAME".
+ * rule: NULL, or a family (pretok_family()) for a vocab.json that is not known; an unknown one without it is E_USAGE "... --pretok NAME".
  * Given for a tokenizer.json, which states its own rule, it must be that rule (E_USAGE). Corrupt or unsupported content is E_INPUT.
  */
-int tok_load(struct tok **out, const char *path, const char *pretok_name, struct err *e);
+int tok_load(struct tok **out, const char *path, const char *rule, struct err *e);
 
 /* One string of n bytes, not NUL-terminated (as gguf.h gives them). */
 struct tok_str {
@@ -55,7 +55,7 @@ struct tok_parts {
     size_t n_merges;
     const int32_t *types;          /* [n_tokens] enum tok_type, or NULL: all normal. CONTROL is special, USER an added token that is always cut out */
     const char *pre;               /* tokenizer.ggml.pre or a family name: gpt-2, qwen2, llama-bpe, smollm, ...; unknown is E_INPUT */
-    int32_t bos, eos, unk;         /* -1 = none */
+    int32_t bos, eos;              /* -1 = none */
     bool add_bos, add_eos;
     const char *chat_template;     /* Jinja text, or NULL */
 };

@@ -1,0 +1,482 @@
+/* Tables of a tokenizer: vocabulary, merges, added tokens, decoded bytes, identity; and the form that comes from GGUF arrays. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/hash.h"
+#include "model/tok_int.h"
+
+/*
+ * GPT-2 writes bytes as printable characters: '!'..'~', U+00A1..U+00AC and U+00AE..U+00FF stand for themselves; the 68 others, in order, are
+ * U+0100..U+0143.
+ */
+static bool byte_is_plain(unsigned b)
+{
+    return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+}
+
+uint32_t tok_byte_char(uint8_t b)
+{
+    if (byte_is_plain(b))
+        return b;
+    /* 0..32 are the first 33 of the others, 127..160 the next 34, 173 the last. */
+    return 0x100 + (b <= 32 ? b : b <= 160 ? 33u + (b - 127u) : 67u);
+}
+
+int tok_char_byte(uint32_t cp)
+{
+    if (cp < 0x100)
+        return byte_is_plain(cp) ? (int)cp : -1;
+    uint32_t k = cp - 0x100;
+    return k <= 32 ? (int)k : k <= 66 ? (int)(127 + k - 33) : k == 67 ? 173 : -1;
+}
+
+uint64_t tok_hash(const char *p, size_t n)
+{
+    uint64_t h = 0x9E3779B97F4A7C15ull ^ (n * 0xD6E8FEB86659FD93ull), w;
+    for (; n >= 8; p += 8, n -= 8) {
+        memcpy(&w, p, 8);
+        h = (h ^ w) * 0xD6E8FEB86659FD93ull;
+        h ^= h >> 32;
+    }
+    w = 0;
+    memcpy(&w, p, n);
+    h = (h ^ w) * 0xD6E8FEB86659FD93ull;
+    h ^= h >> 32;
+    h *= 0xD6E8FEB86659FD93ull;
+    return h ^ (h >> 29);
+}
+
+static bool has_text(const struct tok *t, int32_t id, const char *p, size_t n)
+{
+    return t->text[id].len == n && !memcmp(str_c(&t->texts) + t->text[id].off, p, n);
+}
+
+int32_t tok_find(const struct tok *t, const char *p, size_t n, int any)
+{
+    if (!t->vslot)
+        return -1;
+    for (uint32_t i = (uint32_t)tok_hash(p, n) & t->vmask; t->vslot[i]; i = (i + 1) & t->vmask) {
+        int32_t id = (int32_t)t->vslot[i] - 1;
+        if (has_text(t, id, p, n))
+            return !any || (t->flags[id] & any) ? id : -1;
+    }
+    return -1;
+}
+
+static uint32_t merge_slot(uint64_t key)
+{
+    key *= 0x9E3779B97F4A7C15ull;
+    return (uint32_t)(key >> 32);
+}
+
+const struct tok_merge *tok_merge_find(const struct tok *t, int32_t a, int32_t b)
+{
+    uint64_t key = (uint64_t)(uint32_t)a << 32 | (uint32_t)b;
+    for (uint32_t i = merge_slot(key) & t->mmask;; i = (i + 1) & t->mmask) {
+        if (t->mslot[i].key == key)
+            return &t->mslot[i];
+        if (t->mslot[i].key == UINT64_MAX)
+            return NULL;
+    }
+}
+
+int tokb_new(struct tok **out, const char *name, struct err *e)
+{
+    struct tok *t = calloc(1, sizeof *t);
+    if (!t)
+        return err_nomem(e, sizeof *t, "tokenizer");
+    size_t n = MIN(strlen(name), sizeof t->name - 1);
+    memcpy(t->name, name, n);
+    t->unk = t->bos = t->eos = -1;
+    if (pthread_mutex_init(&t->lock, NULL) != 0) {
+        free(t);
+        return ERR(e, E_ENV, "cannot make a lock for the tokenizer");
+    }
+    *out = t;
+    return 0;
+}
+
+void tok_free(struct tok *t)
+{
+    if (!t)
+        return;
+    tok_works_free(t->idle);
+    if (t->merge_sha.ctx) {
+        char hex[65];
+        sha256_end(&t->merge_sha, hex);
+    }
+    pthread_mutex_destroy(&t->lock);
+    pretok_free(t->split);
+    str_free(&t->texts);
+    str_free(&t->raw);
+    free(t->text);
+    free(t->bytes);
+    free(t->flags);
+    free(t->vslot);
+    free(t->mslot);
+    free(t->raw_set.v);
+    free(t->norm_set.v);
+    free(t->added);
+    free(t->chat_template);
+    free(t);
+}
+
+/* ---- vocabulary ---- */
+
+static int ensure_id(struct tok *t, int32_t id, struct err *e)
+{
+    if (id >= t->cap_ids) {
+        int32_t cap = MAX(id + 1, t->cap_ids + t->cap_ids / 2 + 1024);
+        struct tok_span *s = realloc(t->text, (size_t)cap * sizeof *s);
+        if (s)
+            t->text = s;
+        uint8_t *f = s ? realloc(t->flags, (size_t)cap) : NULL;
+        if (f)
+            t->flags = f;
+        if (!f)
+            return err_nomem(e, (size_t)cap * sizeof *s, "vocabulary");
+        for (int32_t i = t->cap_ids; i < cap; i++) {
+            t->text[i] = (struct tok_span){UINT32_MAX, 0};
+            t->flags[i] = 0;
+        }
+        t->cap_ids = cap;
+    }
+    t->n_ids = MAX(t->n_ids, id + 1);
+    return 0;
+}
+
+static void vslot_put(struct tok *t, int32_t id)
+{
+    uint32_t i = (uint32_t)tok_hash(t->texts.p + t->text[id].off, t->text[id].len) & t->vmask;
+    while (t->vslot[i])
+        i = (i + 1) & t->vmask;
+    t->vslot[i] = (uint32_t)id + 1;
+}
+
+int tokb_reserve(struct tok *t, size_t n_hint, struct err *e)
+{
+    if (n_hint > TOK_MAX_IDS)
+        return ERR(e, E_INPUT, "%s: %zu tokens (limit %d)", t->name, n_hint, TOK_MAX_IDS);
+    size_t size = 1024;
+    while (size < 2 * n_hint)
+        size *= 2;
+    uint32_t *v = calloc(size, sizeof *v);
+    if (!v)
+        return err_nomem(e, size * sizeof *v, "vocabulary");
+    free(t->vslot);
+    t->vslot = v;
+    t->vmask = (uint32_t)size - 1;
+    for (int32_t id = 0; id < t->n_ids; id++)
+        if (t->text[id].off != UINT32_MAX)
+            vslot_put(t, id);
+    return 0;
+}
+
+static int put_token(struct tok *t, int64_t id, const char *p, size_t n, int flags, struct err *e)
+{
+    if (id < 0 || id >= TOK_MAX_IDS)
+        return ERR(e, E_INPUT, "%s: token '%.*s' has id %" PRId64 " (limit 0..%d)", t->name, (int)MIN(n, 60u), p, id, TOK_MAX_IDS - 1);
+    if (!t->vslot || (size_t)t->n_tokens * 2 > t->vmask)
+        TRY(tokb_reserve(t, MAX((size_t)t->n_tokens * 2, (size_t)512), e));
+    TRY(ensure_id(t, (int32_t)id, e));
+    if (t->text[id].off != UINT32_MAX)
+        return ERR(e, E_INPUT, "%s: id %" PRId64 " belongs to two tokens, '%.*s' and '%.*s'", t->name, id, (int)MIN(t->text[id].len, 60u),
+                   str_c(&t->texts) + t->text[id].off, (int)MIN(n, 60u), p);
+    int32_t other = tok_find(t, p, n, 0);
+    if (other >= 0)
+        return ERR(e, E_INPUT, "%s: token '%.*s' stands twice, with ids %" PRId32 " and %" PRId64, t->name, (int)MIN(n, 60u), p, other, id);
+    if (t->texts.len + n > INT32_MAX)
+        return ERR(e, E_INPUT, "%s: the tokens' text is longer than 2 GiB", t->name);
+    t->text[id] = (struct tok_span){(uint32_t)t->texts.len, (uint32_t)n};
+    t->flags[id] = (uint8_t)flags;
+    str_add(&t->texts, p, n);
+    TRY(str_ok(&t->texts, "vocabulary", e));
+    vslot_put(t, (int32_t)id);
+    t->n_tokens++;
+    return 0;
+}
+
+int tokb_token(struct tok *t, int64_t id, const char *p, size_t n, struct err *e)
+{
+    return put_token(t, id, p, n, TF_VOCAB, e);
+}
+
+int tokb_added(struct tok *t, int64_t id, const char *p, size_t n, const struct tok_added *flags, struct err *e)
+{
+    if (n == 0)
+        return ERR(e, E_INPUT, "%s: added token %" PRId64 " is empty", t->name, id);
+    int32_t have = tok_find(t, p, n, 0);
+    if (have >= 0 && have != id)
+        return ERR(e, E_INPUT, "%s: added token '%.*s' claims id %" PRId64 ", but has id %" PRId32, t->name, (int)MIN(n, 60u), p, id, have);
+    if (have >= 0 && (t->flags[have] & TF_ADDED))
+        return ERR(e, E_INPUT, "%s: added token '%.*s' stands twice", t->name, (int)MIN(n, 60u), p);
+    if (have < 0)
+        TRY(put_token(t, id, p, n, 0, e));
+    t->flags[id] |= (uint8_t)(TF_ADDED | (flags->special ? TF_SPECIAL : 0));
+    if (t->n_added == t->cap_added) {
+        size_t cap = t->cap_added * 2 + 64;
+        struct tok_added *v = realloc(t->added, cap * sizeof *v);
+        if (!v)
+            return err_nomem(e, cap * sizeof *v, "added tokens");
+        t->added = v;
+        t->cap_added = cap;
+    }
+    struct tok_added *a = &t->added[t->n_added++];
+    *a = *flags;
+    a->id = (int32_t)id;
+    a->text = t->text[id];
+    return 0;
+}
+
+/* ---- merges ---- */
+
+int tokb_merges(struct tok *t, size_t n, struct err *e)
+{
+    if (n > (size_t)TOK_MAX_IDS * 4)
+        return ERR(e, E_INPUT, "%s: %zu merges (limit %d)", t->name, n, TOK_MAX_IDS * 4);
+    size_t size = 16;
+    while (size < 2 * n)
+        size *= 2;
+    t->mslot = malloc(size * sizeof *t->mslot);
+    if (!t->mslot)
+        return err_nomem(e, size * sizeof *t->mslot, "merges");
+    t->mmask = (uint32_t)size - 1;
+    for (size_t i = 0; i < size; i++)
+        t->mslot[i] = (struct tok_merge){.key = UINT64_MAX};
+    return sha256_init(&t->merge_sha, e);
+}
+
+static int merge_part(const struct tok *t, uint32_t rank, const char *p, size_t n, int32_t *id, struct err *e)
+{
+    *id = tok_find(t, p, n, TF_VOCAB);
+    if (*id < 0)
+        return ERR(e, E_INPUT, "%s: merge %" PRIu32 " uses '%.*s', which is not in the vocabulary", t->name, rank, (int)MIN(n, 60u), p);
+    return 0;
+}
+
+int tokb_merge(struct tok *t, uint32_t rank, const char *a, size_t na, const char *b, size_t nb, struct err *e)
+{
+    int32_t ia, ib, ic;
+    char buf[512], *both = na + nb <= sizeof buf ? buf : malloc(na + nb);
+    if (!both)
+        return err_nomem(e, na + nb, "merge");
+    memcpy(both, a, na);
+    memcpy(both + na, b, nb);
+    int rc = merge_part(t, rank, a, na, &ia, e) != 0 || merge_part(t, rank, b, nb, &ib, e) != 0 || merge_part(t, rank, both, na + nb, &ic, e) != 0;
+    if (both != buf)
+        free(both);
+    if (rc != 0)
+        return -1;
+    uint64_t key = (uint64_t)(uint32_t)ia << 32 | (uint32_t)ib;
+    uint32_t i = merge_slot(key) & t->mmask;
+    while (t->mslot[i].key != UINT64_MAX && t->mslot[i].key != key)
+        i = (i + 1) & t->mmask;
+    /* A pair listed twice keeps its later rank, as in the reference. */
+    if (t->mslot[i].key == UINT64_MAX)
+        t->n_merges++;
+    t->mslot[i] = (struct tok_merge){.key = key, .rank = rank, .id = ic};
+    const int32_t pair[2] = {ia, ib};
+    sha256_add(&t->merge_sha, pair, sizeof pair);
+    return 0;
+}
+
+int tokb_merge_line(struct tok *t, uint32_t rank, const char *p, size_t n, struct err *e)
+{
+    const char *sp = memchr(p, ' ', n);
+    if (!sp || memchr(sp + 1, ' ', n - (size_t)(sp + 1 - p)))
+        return ERR(e, E_INPUT, "%s: merge %" PRIu32 " is '%.*s', expected two tokens with one space between", t->name, rank, (int)MIN(n, 60u), p);
+    return tokb_merge(t, rank, p, (size_t)(sp - p), sp + 1, n - (size_t)(sp + 1 - p), e);
+}
+
+/* ---- finishing ---- */
+
+static int by_text(const void *x, const void *y)
+{
+    const struct tok_added *a = x, *b = y;
+    int c = memcmp(a->p, b->p, MIN(a->text.len, b->text.len));
+    return c ? c : a->text.len < b->text.len ? -1 : a->text.len > b->text.len;
+}
+
+static int make_set(struct tok *t, struct tok_set *s, bool normalized, struct err *e)
+{
+    s->v = malloc((t->n_added + 1) * sizeof *s->v);
+    if (!s->v)
+        return err_nomem(e, t->n_added * sizeof *s->v, "added tokens");
+    for (size_t i = 0; i < t->n_added; i++)
+        if (t->added[i].normalized == normalized) {
+            t->added[i].p = t->texts.p + t->added[i].text.off;
+            s->v[s->n++] = t->added[i];
+        }
+    qsort(s->v, s->n, sizeof *s->v, by_text);
+    for (size_t c = 0, i = 0; c <= 256; c++) {
+        while (i < s->n && (uint8_t)s->v[i].p[0] < c)
+            i++;
+        s->first[c] = (uint32_t)i;
+    }
+    return 0;
+}
+
+/* The bytes a spelling stands for, appended to t->raw; a spelling with a character outside the table stands for itself. */
+static int decode_spelling(struct tok *t, int32_t id, struct err *e)
+{
+    const char *p = t->texts.p + t->text[id].off;
+    size_t n = t->text[id].len, from = t->raw.len;
+    bool literal = (t->flags[id] & TF_ADDED) != 0, bad = false;
+    int len;
+    for (size_t i = 0; i < n && !literal; i += (size_t)len) {
+        int b = tok_char_byte(utf8_next(p + i, n - i, &len, &bad));
+        literal = b < 0;
+        if (!literal)
+            str_putc(&t->raw, (char)b);
+    }
+    if (literal) {
+        t->raw.len = from;
+        str_add(&t->raw, p, n);
+    }
+    t->bytes[id] = (struct tok_span){(uint32_t)from, (uint32_t)(t->raw.len - from)};
+    return str_ok(&t->raw, "vocabulary", e);
+}
+
+static int byte_tables(struct tok *t, struct err *e)
+{
+    for (int b = 0; b < 256; b++) {
+        struct str s = STR_INIT;
+        str_utf8(&s, tok_byte_char((uint8_t)b));
+        TRY(str_ok(&s, "tokenizer", e));
+        t->byte_id[b] = tok_find(t, s.p, s.len, TF_VOCAB);
+        int32_t ids[2] = {-1, -1};
+        bool all = t->byte_fallback;
+        for (size_t i = 0; i < s.len && all; i++) {
+            char name[8];
+            snprintf(name, sizeof name, "<0x%02X>", (unsigned)(uint8_t)s.p[i]);
+            ids[i] = tok_find(t, name, 6, TF_VOCAB);
+            all = ids[i] >= 0;
+        }
+        t->fallback[b][0] = all ? ids[0] : -1;
+        t->fallback[b][1] = all ? ids[1] : -1;
+        str_free(&s);
+    }
+    return 0;
+}
+
+/* Flags of added tokens, by id, as they enter the identity. */
+static int identity(struct tok *t, struct err *e)
+{
+    struct sha256 h;
+    struct str s = STR_INIT;
+    char merges[65];
+    sha256_end(&t->merge_sha, merges);
+    t->merge_sha.ctx = NULL;
+    TRY(sha256_init(&h, e));
+    str_printf(&s, "dashlab tokenizer 1\nmerges %s\nnfc %d ignore_merges %d unk %" PRId32 " fuse %d fallback %d\n%s", merges, t->nfc, t->ignore_merges,
+               t->unk, t->fuse_unk, t->byte_fallback, pretok_text(t->split));
+    for (size_t i = 0; i < t->n_prefix; i++)
+        str_printf(&s, "prefix %" PRId32 "\n", t->prefix[i]);
+    for (size_t i = 0; i < t->n_suffix; i++)
+        str_printf(&s, "suffix %" PRId32 "\n", t->suffix[i]);
+    for (int k = 0; k < 2; k++) {
+        const struct tok_set *set = k ? &t->norm_set : &t->raw_set;
+        for (size_t i = 0; i < set->n; i++)
+            str_printf(&s, "added %" PRId32 " %d%d%d%d%d\n", set->v[i].id, set->v[i].special, set->v[i].lstrip, set->v[i].rstrip, set->v[i].single_word, k);
+    }
+    sha256_add(&h, str_c(&s), s.len);
+    for (int32_t id = 0; id < t->n_ids; id++)
+        if (t->text[id].off != UINT32_MAX) {
+            const uint32_t head[2] = {(uint32_t)id, t->text[id].len};
+            sha256_add(&h, head, sizeof head);
+            sha256_add(&h, t->texts.p + t->text[id].off, t->text[id].len);
+        }
+    sha256_end(&h, t->sha);
+    int rc = str_ok(&s, "tokenizer", e);
+    str_free(&s);
+    return rc;
+}
+
+int tokb_finish(struct tok *t, struct err *e)
+{
+    if (!t->n_tokens)
+        return ERR(e, E_INPUT, "%s: the vocabulary is empty", t->name);
+    if (!t->mslot)
+        TRY(tokb_merges(t, 0, e));
+    t->bytes = calloc((size_t)t->n_ids, sizeof *t->bytes);
+    if (!t->bytes)
+        return err_nomem(e, (size_t)t->n_ids * sizeof *t->bytes, "vocabulary");
+    for (int32_t id = 0; id < t->n_ids; id++)
+        if (t->text[id].off != UINT32_MAX)
+            TRY(decode_spelling(t, id, e));
+    TRY(byte_tables(t, e));
+    TRY(make_set(t, &t->raw_set, false, e));
+    TRY(make_set(t, &t->norm_set, true, e));
+    return identity(t, e);
+}
+
+/* ---- from GGUF arrays ---- */
+
+static int check_id(const struct tok *t, const char *what, int32_t id, struct err *e)
+{
+    if (id < -1 || id >= t->n_ids)
+        return ERR(e, E_INPUT, "%s: %s token is id %" PRId32 " (the vocabulary has %" PRId32 ")", t->name, what, id, t->n_ids);
+    return 0;
+}
+
+static int part_token(struct tok *t, const struct tok_parts *p, int32_t i, struct err *e)
+{
+    int32_t type = p->types ? p->types[i] : TOK_NORMAL;
+    const struct tok_str *s = &p->tokens[i];
+    bool ascii;
+    if (type < TOK_NORMAL || type > TOK_BYTE)
+        return ERR(e, E_INPUT, "%s: token %" PRId32 " has type %" PRId32 " (known: 1 to 6)", t->name, i, type);
+    if (utf8_check(s->p, s->n, &ascii) < s->n)
+        return ERR(e, E_INPUT, "%s: token %" PRId32 " is not UTF-8", t->name, i);
+    TRY(put_token(t, i, s->p, s->n, type == TOK_CONTROL || type == TOK_USER ? 0 : TF_VOCAB, e));
+    if ((type == TOK_CONTROL || type == TOK_USER) && s->n > 0) {
+        struct tok_added a = {.special = type == TOK_CONTROL};
+        TRY(tokb_added(t, i, s->p, s->n, &a, e));
+    }
+    return 0;
+}
+
+static int from_parts(struct tok *t, const struct tok_parts *p, struct err *e)
+{
+    const struct pretok_family *f = p->pre ? pretok_family(p->pre) : NULL;
+    if (!f)
+        return ERR(e, E_INPUT, "%s: pre-tokenizer '%s' is not supported: the known ones are %s", t->name, p->pre ? p->pre : "(none)", pretok_family_list());
+    t->nfc = f->nfc;
+    t->ignore_merges = f->ignore_merges;
+    TRY(pretok_named(&t->split, p->pre, e));
+    TRY(tokb_reserve(t, p->n_tokens, e));
+    for (size_t i = 0; i < p->n_tokens; i++)
+        TRY(part_token(t, p, (int32_t)i, e));
+    TRY(tokb_merges(t, p->n_merges, e));
+    for (size_t i = 0; i < p->n_merges; i++)
+        TRY(tokb_merge_line(t, (uint32_t)i, p->merges[i].p, p->merges[i].n, e));
+    TRY(check_id(t, "bos", p->bos, e));
+    TRY(check_id(t, "eos", p->eos, e));
+    t->bos = p->bos;
+    t->eos = p->eos;
+    /* GGUF files name an unknown token even where the model has none (SmolLM2: id 0, <|endoftext|>); byte-level BPE drops such bytes. */
+    if (p->add_bos && p->bos < 0)
+        return ERR(e, E_INPUT, "%s: asks for a BOS before every text but names no BOS token", t->name);
+    if (p->add_eos && p->eos < 0)
+        return ERR(e, E_INPUT, "%s: asks for an EOS after every text but names no EOS token", t->name);
+    if (p->add_bos)
+        t->prefix[t->n_prefix++] = p->bos;
+    if (p->add_eos)
+        t->suffix[t->n_suffix++] = p->eos;
+    if (p->chat_template && !(t->chat_template = strdup(p->chat_template)))
+        return err_nomem(e, strlen(p->chat_template), "chat template");
+    return tokb_finish(t, e);
+}
+
+int tok_from_parts(struct tok **out, const struct tok_parts *p, struct err *e)
+{
+    struct tok *t;
+    TRY(tokb_new(&t, p->name ? p->name : "tokenizer", e));
+    if (from_parts(t, p, e) != 0) {
+        tok_free(t);
+        return -1;
+    }
+    *out = t;
+    return 0;
+}

@@ -1,0 +1,97 @@
+/* Inside of struct tok, for tok*.c only. Builders (tok_json.c, tok_dir.c, tok_from_parts) call tokb_* in the order in which they stand here. */
+#ifndef MODEL_TOK_INT_H
+#define MODEL_TOK_INT_H
+
+#include <pthread.h>
+
+#include "core/hash.h"
+#include "core/jread.h"
+#include "model/pretok.h"
+#include "model/tok.h"
+
+enum { TOK_MAX_IDS = 1 << 21, TOK_MAX_FIX = 8 };
+enum { TF_SPECIAL = 1, TF_ADDED = 2, TF_VOCAB = 4 }; /* VOCAB: belongs to the BPE model, so merges may use it */
+
+struct tok_span {
+    uint32_t off, len; /* off UINT32_MAX: no such id */
+};
+struct tok_merge {
+    uint64_t key; /* left id << 32 | right id; UINT64_MAX: empty slot */
+    uint32_t rank;
+    int32_t id;
+};
+struct tok_added {
+    struct tok_span text; /* in tok.texts */
+    const char *p;        /* the same, once the sets are made */
+    int32_t id;
+    bool special, lstrip, rstrip, single_word, normalized;
+};
+/* Added tokens sorted by bytes, for leftmost-longest search. */
+struct tok_set {
+    struct tok_added *v;
+    size_t n;
+    uint32_t first[257]; /* v[first[c]..first[c + 1]) start with byte c */
+};
+
+struct tok_work;
+struct tok {
+    char name[256];
+    struct str texts, raw; /* spellings, and the bytes they decode to */
+    struct tok_span *text, *bytes;
+    uint8_t *flags;
+    int32_t n_ids, cap_ids, n_tokens;
+    uint32_t *vslot; /* hash of spellings: id + 1 */
+    uint32_t vmask;
+    struct tok_merge *mslot;
+    uint32_t mmask, n_merges;
+    struct sha256 merge_sha; /* over the pairs of ids in order; open while building */
+    int32_t byte_id[256];      /* -1: no token */
+    int32_t fallback[256][2];  /* tokens <0xXX> for a byte without token; [0] -1: none */
+    int32_t unk, bos, eos;
+    bool fuse_unk, byte_fallback, ignore_merges, nfc;
+    struct tok_set raw_set, norm_set;
+    struct tok_added *added;
+    size_t n_added, cap_added;
+    int32_t prefix[TOK_MAX_FIX], suffix[TOK_MAX_FIX];
+    size_t n_prefix, n_suffix;
+    struct pretok *split;
+    char sha[65], file_sha[65];
+    char *chat_template;
+    pthread_mutex_t lock;
+    struct tok_work *idle; /* scratch sets nobody uses now */
+};
+
+/* GPT-2's byte-to-character table. */
+uint32_t tok_byte_char(uint8_t b);
+/* Byte of a code point, or -1. */
+int tok_char_byte(uint32_t cp);
+uint64_t tok_hash(const char *p, size_t n);
+/* Id of a spelling; only flags of which one is in `any` count (0: every id). -1 = none. */
+int32_t tok_find(const struct tok *t, const char *p, size_t n, int any);
+const struct tok_merge *tok_merge_find(const struct tok *t, int32_t a, int32_t b);
+
+int tokb_new(struct tok **out, const char *name, struct err *e);
+/* Room for the vocabulary; n_hint tokens expected. */
+int tokb_reserve(struct tok *t, size_t n_hint, struct err *e);
+/* A token of the model. Twice the same id or the same text is E_INPUT. */
+int tokb_token(struct tok *t, int64_t id, const char *p, size_t n, struct err *e);
+/* After all tokens. */
+int tokb_merges(struct tok *t, size_t n, struct err *e);
+int tokb_merge(struct tok *t, uint32_t rank, const char *a, size_t na, const char *b, size_t nb, struct err *e);
+/* "a b"; exactly one space. */
+int tokb_merge_line(struct tok *t, uint32_t rank, const char *p, size_t n, struct err *e);
+/* In the vocabulary under the same id, or new. */
+int tokb_added(struct tok *t, int64_t id, const char *p, size_t n, const struct tok_added *flags, struct err *e);
+/* split, nfc, unk and the rest are set by then. Makes the tables for encoding, the decoded bytes and the identity. */
+int tokb_finish(struct tok *t, struct err *e);
+
+/* A whole tokenizer.json, up to tokb_finish. */
+int tok_json_load(struct tok *t, const struct jdoc *d, struct err *e);
+/* {"token": id, ..} */
+int tok_json_vocab(struct tok *t, const json_t *vocab, struct err *e);
+/* {"content", "special", "lstrip", "rstrip", "single_word", "normalized"} */
+int tok_json_added(struct tok *t, const struct jdoc *d, const json_t *o, const char *where, int64_t id, struct err *e);
+/* A list. */
+void tok_works_free(struct tok_work *w);
+
+#endif
