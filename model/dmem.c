@@ -90,3 +90,8 @@ void backend_null(struct backend *be, const struct backend *like)
     *be = (struct backend){.ops = &null_ops, .act = like->act, .stat = like->stat, .determinism = like->determinism, .comm = {.size = 1}};
     memcpy(be->desc, "measuring", 10);
 }
+
+bool backend_is_null(const struct backend *be)
+{
+    return be->ops == &null_ops;
+}

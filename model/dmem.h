@@ -29,5 +29,6 @@ static inline void dmem_release(struct dmem *a, size_t mark)
 }
 /* A backend with the data types of `like` whose ops do nothing; be->flops and be->bytes count as usual. Needs no closing. */
 void backend_null(struct backend *be, const struct backend *like);
+bool backend_is_null(const struct backend *be);
 
 #endif

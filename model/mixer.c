@@ -14,6 +14,11 @@ const struct mixer_type *mixer_type_of(enum mixer_kind k)
     BUG("no mixer type for operator %d", (int)k);
 }
 
+struct view param_grad(const struct backend *be, const struct param *p)
+{
+    return !p->g.p && backend_is_null(be) ? (struct view){(void *)(uintptr_t)64, be->stat, p->n} : p->g;
+}
+
 void linear_fwd(struct backend *be, int64_t rows, struct view y, struct view x, const struct param *w, const struct param *bias, bool add)
 {
     be_gemm(be, &(struct op_gemm){.c = y, .a = x, .b = w->w, .bias = bias ? bias->w : NO_VIEW, .m = rows, .n = w->dims[0], .k = w->dims[1], .tb = true, .accumulate = add});
@@ -24,9 +29,9 @@ void linear_bwd(struct backend *be, int64_t rows, struct view dx, bool add, stru
     if (dx.p)
         be_gemm(be, &(struct op_gemm){.c = dx, .a = dy, .b = w->w, .m = rows, .n = w->dims[1], .k = w->dims[0], .accumulate = add});
     if (param_wants(w, wgrad))
-        be_gemm(be, &(struct op_gemm){.c = w->g, .a = dy, .b = x, .m = w->dims[0], .n = w->dims[1], .k = rows, .ta = true, .accumulate = true});
+        be_gemm(be, &(struct op_gemm){.c = param_grad(be, w), .a = dy, .b = x, .m = w->dims[0], .n = w->dims[1], .k = rows, .ta = true, .accumulate = true});
     if (param_wants(bias, wgrad))
-        be_colsum(be, &(struct op_colsum){.y = bias->g, .x = dy, .rows = rows, .n = w->dims[0]});
+        be_colsum(be, &(struct op_colsum){.y = param_grad(be, bias), .x = dy, .rows = rows, .n = w->dims[0]});
 }
 
 struct mx mixer_ctx(struct backend *be, struct dmem *keep, struct dmem *tmp, const struct batch *b)

@@ -120,4 +120,7 @@ static inline bool param_wants(const struct param *p, bool wgrad)
     return p && wgrad && p->trainable;
 }
 
+/* Its gradient; while measuring, before gradients exist, a view that nobody touches. */
+struct view param_grad(const struct backend *be, const struct param *p);
+
 #endif

@@ -126,7 +126,7 @@ struct acts_opts {
     bool train;   /* forward with saving and backward; else forward (and decoding) only */
     bool wgrad;   /* backward also computes parameter gradients */
 };
-/* Bytes by running the model's own code against measuring arenas. */
+/* Bytes by running the model's own code against measuring arenas, with the operators set now: plan with the largest sets that will be used. */
 int acts_plan(const struct model *m, const struct acts_opts *o, size_t *keep_bytes, size_t *tmp_bytes, struct err *e);
 int acts_open(struct acts *a, const struct model *m, const struct acts_opts *o, struct err *e);
 void acts_close(struct acts *a);
