@@ -264,7 +264,7 @@ static double horner(const double c[8], double x)
  * Inverse of the normal distribution function for 0 < p < 1: rational approximations of M. J. Wichura, Algorithm AS 241 (PPND16), Applied
  * Statistics 37 (1988), 477-484; relative error about 1e-16.
  */
-static double normal_quantile(double p)
+double normal_quantile(double p)
 {
     static const double a[8] = {3.3871328727963666080e0,  1.3314166789178437745e+2, 1.9715909503065514427e+3, 1.3731693765509461125e+4,
                                 4.5921953931549871457e+4, 6.7265770927008700853e+4, 3.3430575583588128105e+4, 2.5090809287301226727e+3};
@@ -278,6 +278,8 @@ static double normal_quantile(double p)
                                 2.65321895265761230930e-2, 1.24266094738807843860e-3, 2.71155556874348757815e-5, 2.01033439929228813265e-7};
     static const double h[8] = {1.0,                       5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.48753612908506148525e-2,
                                 7.86869131145613259100e-4, 1.84631831751005468180e-5, 1.42151175831644588870e-7, 2.04426310338993978564e-15};
+    if (!(p > 0 && p < 1))
+        BUG("normal_quantile: %g is not inside (0, 1)", p);
     double q = p - 0.5, v;
     if (q >= -0.425 && q <= 0.425) {
         double r = 0.180625 - q * q;
