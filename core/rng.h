@@ -41,6 +41,8 @@ void philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]);
 double ctr_uniform(uint64_t seed, uint64_t stream, uint64_t index);
 double ctr_normal(uint64_t seed, uint64_t stream, uint64_t index);
 uint64_t ctr_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n);
+/* x with P(N(0,1) <= x) = p, 0 < p < 1: the rational approximation behind ctr_normal, the same bits everywhere. */
+double normal_quantile(double p);
 /* Permutation of 0..n-1 (Fisher-Yates on the counter stream). */
 void ctr_permutation(uint64_t seed, uint64_t stream, int64_t *v, size_t n);
 
