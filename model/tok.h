@@ -55,7 +55,7 @@ struct tok_parts {
     size_t n_merges;
     const int32_t *types;          /* [n_tokens] enum tok_type, or NULL: all normal. CONTROL is special, USER an added token that is always cut out */
     const char *pre;               /* tokenizer.ggml.pre or a family name: gpt-2, qwen2, llama-bpe, smollm, ...; unknown is E_INPUT */
-    int32_t bos, eos;              /* -1 = none */
+    int32_t bos, eos, unk;         /* -1 = none. unk stands for bytes without a token: -1 drops them, as byte-level models do whatever their GGUF names */
     bool add_bos, add_eos;
     const char *chat_template;     /* Jinja text, or NULL */
 };

@@ -453,9 +453,10 @@ static int from_parts(struct tok *t, const struct tok_parts *p, struct err *e)
         TRY(tokb_merge_line(t, (uint32_t)i, p->merges[i].p, p->merges[i].n, e));
     TRY(check_id(t, "bos", p->bos, e));
     TRY(check_id(t, "eos", p->eos, e));
+    TRY(check_id(t, "unk", p->unk, e));
     t->bos = p->bos;
     t->eos = p->eos;
-    /* GGUF files name an unknown token even where the model has none (SmolLM2: id 0, <|endoftext|>); byte-level BPE drops such bytes. */
+    t->unk = p->unk;
     if (p->add_bos && p->bos < 0)
         return ERR(e, E_INPUT, "%s: asks for a BOS before every text but names no BOS token", t->name);
     if (p->add_eos && p->eos < 0)
