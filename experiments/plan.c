@@ -86,6 +86,20 @@ char *node_out(char dst[1024], const struct node *n, const char *rel)
     return path_join(dst, path_join(out, n->dir, "out"), rel);
 }
 
+const char *node_path(const struct node *n, const char *param, char dst[1024])
+{
+    size_t i = param_at(n, param);
+    char where[1024];
+    dst[0] = 0;
+    if (n->ref[i] && n->ref[i][0])
+        path_join(dst, n->ref[i][0]->dir, "out");
+    else if (n->path[i] && file_exists(path_join(where, n->path[i], "OUTPUTS")))
+        path_join(dst, n->path[i], "out");
+    else if (n->path[i])
+        snprintf(dst, 1024, "%s", n->path[i]);
+    return dst;
+}
+
 /* ---- expansion ---- */
 
 static const struct input *find_input(const struct manifest *m, const char *id, size_t n)
@@ -109,7 +123,8 @@ static struct node *add_node(struct plan *p, const struct stage *s)
     *n = (struct node){.stage = s, .kind = s->kind, .label = s->label, .point = ""};
     n->value = arena_array(&p->arena, s->kind->n_params, sizeof *n->value);
     n->ref = arena_array(&p->arena, s->kind->n_params, sizeof *n->ref);
-    if (!n->value || !n->ref)
+    n->path = arena_array(&p->arena, s->kind->n_params, sizeof *n->path);
+    if (!n->value || !n->ref || !n->path)
         return NULL;
     for (size_t i = 0; i < s->kind->n_params; i++)
         n->value[i] = s->set[i].value;
@@ -315,6 +330,7 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
     const struct input *in = find_input(p->m, n->value[i], strlen(n->value[i]));
     const char *path = in ? in->path : n->value[i];
     char hex[65], where[1024];
+    n->path[i] = path;
     if (file_exists(path_join(where, path, "OUTPUTS"))) { /* a run directory given by flag */
         struct str s = STR_INIT;
         bool content = file_exists(path_join(where, path, "out/identity.txt"));

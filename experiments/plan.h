@@ -12,6 +12,7 @@ struct node {
     const struct stage_kind *kind;
     const char **value;        /* per parameter of the kind, canonical; refs hold the stage id */
     struct node ***ref;        /* per parameter: NULL-terminated nodes it refers to, or NULL */
+    const char **path;         /* per parameter: where an input, a path or a run given by flag lies; NULL otherwise */
     const char *label;         /* "uniform budget=3 seed=1": the settings that vary, own and inherited */
     const char *point;         /* inherited and own varying settings, "k=v k=v" */
     char key[65], dir[1024];   /* key "" until its inputs are known */
@@ -44,6 +45,8 @@ bool node_has(const struct node *n, const char *param);
 size_t node_list_i64(const struct node *n, const char *param, int64_t *out, size_t cap);
 size_t node_list_f64(const struct node *n, const char *param, double *out, size_t cap);
 
+/* Where what a reference or path parameter names can be read: the out folder of a run, or the path of an input. "" when absent. */
+const char *node_path(const struct node *n, const char *param, char dst[1024]);
 /* Path of an artifact of a complete node: DIR/out/REL */
 char *node_out(char dst[1024], const struct node *n, const char *rel);
 

@@ -1,0 +1,45 @@
+/*
+ * The stage kinds: what a manifest's stages and the one-step commands run. Each kind is a schema (parameters with units and bounds), a cost estimate and a run function; flags of the commands are made
+ * from the same schema, so a manifest and a command line can say the same things.
+ */
+#ifndef CLI_STAGES_H
+#define CLI_STAGES_H
+
+#include "cli/cli.h"
+#include "core/jwrite.h"
+#include "experiments/plan.h"
+#include "model/model.h"
+
+/* What runs share inside one process: the backend (opened on first use) and the models last opened. */
+struct env {
+    const struct common *common;
+    struct cli_rt rt;
+    struct model *teacher;
+    char teacher_path[1024];
+};
+extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler;
+extern const struct stage_kind *const stage_kinds[];
+extern const size_t n_stage_kinds;
+extern const char *const report_kinds[];
+extern const size_t n_report_kinds;
+void registry_init(struct registry *r, struct env *env);
+
+int env_backend(struct env *env, struct err *e);
+/* The teacher at this path, kept open for the next stage. */
+int env_teacher(struct env *env, const char *path, struct model **out, struct err *e);
+void env_close(struct env *env);
+/* A model path as users give it: a folder or file, or a run directory whose out/ holds a model. */
+const char *model_path(const char *given, char dst[1024]);
+
+/* result.json of a run. */
+struct result {
+    struct str text;
+    struct jw w;
+};
+void result_begin(struct result *r);
+int result_save(struct result *r, const struct run *run, struct err *e);
+
+/* Runs one kind from flags: options made from its schema, --out RUN, --print-manifest, --dry-run, --force. */
+int cli_stage(const struct stage_kind *k, const char *command, const char *about, const char *examples, int argc, char **argv, struct err *e);
+
+#endif

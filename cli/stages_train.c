@@ -1,0 +1,601 @@
+/* Stage kinds: teacher hidden rows, Stage 1, selection, Stage 2, Stage 3. Defaults: selectors.md A and E. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "baselines/selector.h"
+#include "cli/stages.h"
+#include "core/log.h"
+#include "dash/align.h"
+#include "dash/distill.h"
+#include "dash/search.h"
+
+static const char *const positions_words[] = {"all", "answers", NULL};
+static const char *const schedule_words[] = {"const", "cosine", "linear", NULL};
+static const char *const loss_words[] = {"l2norm", "mse", NULL};
+static const char *const expand_words[] = {"head", "row", NULL};
+static const char *const anneal_words[] = {"linear", "exp", "none", NULL};
+static const char *const layer0_words[] = {"paper", "search", "linear", "full", NULL};
+static const char *const relax_words[] = {"soft", "straight-through", NULL};
+static const char *const method_words[] = {"uniform", "random", "lm-ppl", "act-mse", "published", "custom", NULL};
+
+static int word_at(const char *const *words, const char *s)
+{
+    for (int i = 0; words[i]; i++)
+        if (!strcmp(words[i], s))
+            return i;
+    return 0;
+}
+
+#define P_MODEL {.name = "model", .type = PT_REF, .help = "the teacher: a model folder, .gguf file or input"}
+#define P_DATA {.name = "data", .type = PT_REF, .help = "token shard (data pack)"}
+#define P_HIDDEN {.name = "hidden", .type = PT_REF, .def = "", .help = "teacher hidden rows of this shard (computed on the fly without)", .free = true}
+#define P_LINEAR {.name = "linear", .type = PT_REF, .help = "a Stage-1 run"}
+#define P_ROWS                                                                                                                                            \
+    {.name = "row_lo", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9, .help = "first row of the shard in use"},                        \
+    {.name = "row_hi", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9, .help = "end of the rows in use; 0 = all but the held-out ones"}, \
+    {.name = "heldout", .type = PT_INT, .unit = "rows", .def = "16", .lo = 1, .hi = 1e6, .help = "the shard's last rows, never trained on"}
+#define P_ADAM(lr_rest, lr_mixer, wd_def)                                                                                                                 \
+    {.name = "lr", .type = PT_NUM, .def = lr_rest, .lo = 0, .hi = 10, .help = "learning rate, parameters outside the mixers"},                           \
+    {.name = "lr_mixer", .type = PT_NUM, .def = lr_mixer, .lo = 0, .hi = 10, .help = "learning rate of the mixers and the norms before them"},          \
+    {.name = "beta1", .type = PT_NUM, .def = "0.9", .lo = 0, .hi = 0.9999, .help = "AdamW"},                                                              \
+    {.name = "beta2", .type = PT_NUM, .def = "0.95", .lo = 0, .hi = 0.99999, .help = "AdamW"},                                                            \
+    {.name = "eps", .type = PT_NUM, .def = "1e-08", .lo = 0, .hi = 1, .help = "AdamW"},                                                                   \
+    {.name = "wd", .type = PT_NUM, .def = wd_def, .lo = 0, .hi = 1, .help = "weight decay (not on norms, A_log, dt_bias)"},                               \
+    {.name = "clip", .type = PT_NUM, .def = "1.0", .lo = 0, .hi = 1e6, .help = "gradient norm clip, 0 = none"},                                           \
+    {.name = "warmup", .type = PT_INT, .unit = "steps", .def = "0", .lo = 0, .hi = 1e6, .help = "linear warm-up"},                                        \
+    {.name = "lr_end", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 1, .help = "end of a falling schedule, as a factor of the peak"}
+#define P_BATCH(b)                                                                                                                                        \
+    {.name = "batch", .type = PT_INT, .unit = "rows", .def = b, .lo = 1, .hi = 65536, .help = "rows of one update"},                                      \
+    {.name = "micro", .type = PT_INT, .unit = "rows", .def = "4", .lo = 1, .hi = 64, .help = "rows computed at once"}
+#define P_SEED {.name = "seed", .type = PT_INT, .def = "42", .lo = 0, .hi = 4294967295.0, .help = "data order and initialisation"}
+#define P_CKPT {.name = "ckpt_every", .type = PT_INT, .unit = "steps", .def = "20", .lo = 0, .hi = 1e9, .help = "checkpoint interval", .free = true}
+#define P_POSITIONS {.name = "positions", .type = PT_WORD, .def = "all", .words = positions_words, .help = "positions whose KL counts (all: the paper's)"}
+
+/* Things that a stage works on, opened from a node's references. */
+struct work {
+    struct model *teacher;
+    struct shard data;
+    struct hcache cache, *hidden;
+    struct linset *lin;
+    int64_t row_lo, row_hi, heldout;
+};
+static void work_close(struct work *w)
+{
+    if (w->hidden)
+        hcache_close(&w->cache);
+    if (w->lin)
+        linset_close(w->lin);
+    if (w->data.ids)
+        shard_close(&w->data);
+}
+
+static int work_open(struct work *w, struct env *env, const struct node *n, bool data, bool hidden, bool lin, struct err *e)
+{
+    char path[1024], mp[1024];
+    *w = (struct work){0};
+    TRY(env_teacher(env, model_path(node_path(n, "model", path), mp), &w->teacher, e));
+    int rc = 0;
+    if (data)
+        rc = shard_open(&w->data, node_path(n, "data", path), false, e);
+    if (rc == 0 && hidden && node_has(n, "hidden")) {
+        rc = hcache_open(&w->cache, node_path(n, "hidden", path), &w->data, w->teacher, e);
+        w->hidden = rc == 0 ? &w->cache : NULL;
+    }
+    if (rc == 0 && lin)
+        rc = linset_load(&w->lin, env->rt.be, node_path(n, "linear", path), e) || linset_alike(w->lin, &w->teacher->cfg, e);
+    if (rc != 0)
+        work_close(w);
+    return rc ? -1 : 0;
+}
+
+static int work_rows(struct work *w, const struct node *n, struct err *e)
+{
+    w->row_lo = node_i64(n, "row_lo");
+    w->row_hi = node_i64(n, "row_hi");
+    w->heldout = node_i64(n, "heldout");
+    if (w->row_hi == 0)
+        w->row_hi = w->data.rows - w->heldout;
+    if (w->row_lo >= w->row_hi || w->row_hi + w->heldout > w->data.rows)
+        return ERR(e, E_USAGE, "stage '%s': rows %" PRId64 "..%" PRId64 " and %" PRId64 " held-out rows do not fit the shard's %" PRId64 " rows", n->stage->id, w->row_lo, w->row_hi, w->heldout, w->data.rows);
+    return 0;
+}
+
+/* Updates for a number of tokens, by the mean row length of the rows in use; at least one. */
+static int64_t steps_for(const struct work *w, int64_t tokens, int64_t batch)
+{
+    double sum = 0;
+    for (int64_t r = w->row_lo; r < w->row_hi; r++)
+        sum += w->data.len[r];
+    double per_step = sum / (double)(w->row_hi - w->row_lo) * (double)batch;
+    return tokens == 0 ? 0 : MAX((int64_t)1, (int64_t)floor((double)tokens / per_step + 0.5));
+}
+
+static void train_opts(struct train_opts *o, const struct node *n, const struct work *w, const struct run *r, const char *stage, int64_t tokens, const char *metrics)
+{
+    *o = (struct train_opts){.stage = stage, .dir = r->work, .metrics_path = metrics, .batch = node_i64(n, "batch"), .micro = node_i64(n, "micro"), .warmup = node_i64(n, "warmup"),
+                             .lr = {node_f64(n, "lr"), node_f64(n, "lr_mixer")}, .lr_end = node_f64(n, "lr_end"), .schedule = (enum schedule)word_at(schedule_words, node_str(n, "schedule")),
+                             .b1 = node_f64(n, "beta1"), .b2 = node_f64(n, "beta2"), .eps = node_f64(n, "eps"), .wd = node_f64(n, "wd"), .clip = node_f64(n, "clip"), .seed = (uint64_t)node_i64(n, "seed"),
+                             .row_lo = w->row_lo, .row_hi = w->row_hi, .ckpt_every = node_i64(n, "ckpt_every"), .log_every = 1};
+    o->micro = MIN(o->micro, o->batch);
+    o->steps = steps_for(w, tokens, o->batch);
+    o->eval_every = MAX(o->steps / 4, 1);
+}
+
+/* ---- hidden ---- */
+
+static const struct param_spec hidden_params[] = {P_MODEL, P_DATA, {.name = "micro", .type = PT_INT, .unit = "rows", .def = "8", .lo = 1, .hi = 64, .help = "rows computed at once", .free = true}};
+
+static int hidden_run(void *ctx, const struct node *n, struct run *r, struct err *e)
+{
+    struct work w;
+    struct result res;
+    TRY(work_open(&w, ctx, n, true, false, false, e));
+    int rc = hcache_make(r->out, w.teacher, &w.data, node_i64(n, "micro"), e);
+    if (rc == 0) {
+        result_begin(&res);
+        jw_ki64(&res.w, "tokens", w.data.tokens);
+        rc = result_save(&res, r, e);
+    }
+    work_close(&w);
+    return rc;
+}
+const struct stage_kind kind_hidden = {.name = "hidden", .about = "the teacher's final hidden rows of a shard, once for all searches and distillations", .version = 1, .params = hidden_params,
+                                       .n_params = ARRAY_LEN(hidden_params), .run = hidden_run};
+
+/* ---- align ---- */
+
+static const struct param_spec align_params[] = {
+    P_MODEL, P_DATA,
+    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 1, .hi = 1e13, .help = "training tokens (rounded to whole updates)"},
+    P_BATCH("16"), P_ADAM("0.001", "0.001", "0.01"),
+    {.name = "schedule", .type = PT_WORD, .def = "cosine", .words = schedule_words, .help = "learning rate"},
+    {.name = "loss", .type = PT_WORD, .def = "l2norm", .words = loss_words, .help = "mse: DASH eq. 10; l2norm: unsquared, as published baselines"},
+    {.name = "free_running", .type = PT_BOOL, .def = "false", .help = "student on its own stream instead of the teacher's"},
+    {.name = "kv_expand", .type = PT_WORD, .def = "head", .words = expand_words, .help = "k, v weights: whole heads repeated, or rows (GA-S2's code)"},
+    {.name = "gate_scale", .type = PT_NUM, .def = "1.0", .lo = 0, .hi = 10, .help = "factor on the fresh output gate projection"},
+    {.name = "conv", .type = PT_BOOL, .def = "false", .help = "short convolution of 4 taps on q, k, v"},
+    {.name = "gate", .type = PT_BOOL, .def = "true", .help = "output gate"},
+    P_ROWS, P_SEED, P_CKPT};
+
+static int align_go(struct env *env, const struct node *n, struct run *r, struct work *w, struct err *e)
+{
+    char metrics[1024];
+    struct align_opts o = {.squared = !strcmp(node_str(n, "loss"), "mse"), .free_running = node_bool(n, "free_running"), .heldout = w->heldout};
+    struct align_result out;
+    struct linset_opts lo = LINSET_OPTS;
+    struct result res;
+    UNUSED(env);
+    lo.init.seed = (uint64_t)node_i64(n, "seed");
+    lo.init.kv_expand = !strcmp(node_str(n, "kv_expand"), "row") ? KV_EXPAND_ROW : KV_EXPAND_HEAD;
+    lo.init.gate_scale = node_f64(n, "gate_scale");
+    lo.conv = node_bool(n, "conv");
+    lo.gate = node_bool(n, "gate");
+    TRY(linset_make(&w->lin, w->teacher, &lo, e));
+    train_opts(&o.train, n, w, r, "align", node_i64(n, "tokens"), path_join(metrics, r->out, "metrics.tsv"));
+    TRY(align_run(w->teacher, w->lin, &w->data, &o, &out, e));
+    TRY(linset_save(w->lin, r->out, "float32", e));
+    result_begin(&res);
+    jw_ki64(&res.w, "tokens", out.train.tokens);
+    jw_ki64(&res.w, "steps", out.train.steps);
+    jw_kf64(&res.w, "loss_first", out.train.loss_first);
+    jw_kf64(&res.w, "loss_last", out.train.loss_last);
+    jw_kf64(&res.w, "heldout_before", out.train.eval_first[0]);
+    jw_kf64(&res.w, "heldout_after", out.train.eval_last[0]);
+    for (int64_t l = 0; l < w->teacher->cfg.L; l++) {
+        char key[32];
+        snprintf(key, sizeof key, "heldout_layer_%" PRId64, l);
+        jw_kf64(&res.w, key, out.heldout[l]);
+    }
+    return result_save(&res, r, e);
+}
+
+static int align_stage(void *ctx, const struct node *n, struct run *r, struct err *e)
+{
+    struct work w;
+    TRY(work_open(&w, ctx, n, true, false, false, e));
+    int rc = work_rows(&w, n, e) || align_go(ctx, n, r, &w, e);
+    work_close(&w);
+    return rc ? -1 : 0;
+}
+static int tokens_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    UNUSED(ctx);
+    UNUSED(e);
+    c->tokens = node_i64(n, "tokens");
+    return 0;
+}
+const struct stage_kind kind_align = {.name = "align", .about = "Stage 1: linear mixers aligned with the teacher's attention", .version = 1, .params = align_params, .n_params = ARRAY_LEN(align_params),
+                                      .plan = tokens_plan, .run = align_stage};
+
+/* ---- select ---- */
+
+static const struct param_spec select_params[] = {
+    {.name = "method", .type = PT_WORD, .words = method_words, .help = "see select --list"},
+    {.name = "budget", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 256, .help = "layers that stay Full"},
+    P_MODEL,
+    {.name = "linear", .type = PT_REF, .def = "", .help = "a Stage-1 run, for the methods that need one"},
+    {.name = "data", .type = PT_REF, .def = "", .help = "token shard, for the methods that score on data"},
+    {.name = "hidden", .type = PT_REF, .def = "", .help = "teacher hidden rows of this shard", .free = true},
+    {.name = "rows", .type = PT_INT, .unit = "rows", .def = "16", .lo = 1, .hi = 1e9, .help = "rows that score"},
+    {.name = "row_lo", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9, .help = "first of them"},
+    {.name = "micro", .type = PT_INT, .unit = "rows", .def = "4", .lo = 1, .hi = 64, .help = "rows computed at once", .free = true},
+    {.name = "seed", .type = PT_INT, .def = "0", .lo = 0, .hi = 4294967295.0, .help = "for random sets"},
+    {.name = "exclude", .type = PT_INTS, .def = "", .lo = 0, .hi = 255, .help = "layers that stay Linear whatever the method says"},
+    {.name = "of", .type = PT_STR, .def = "", .help = "published: whose set"},
+    {.name = "published_model", .type = PT_STR, .def = "", .help = "published: for which model (default: any with this many layers)"},
+    {.name = "layers", .type = PT_STR, .def = "", .help = "custom: the set, e.g. \"full:0,5 window:2\""},
+    P_POSITIONS};
+
+static int save_selection(const struct selection *s, struct run *r, struct result *res, struct err *e)
+{
+    struct str spec = STR_INIT;
+    layers_text(s->kind, s->layers, &spec);
+    jw_kstr(&res->w, "method", s->method);
+    jw_kstr(&res->w, "variant", s->variant);
+    jw_kstr(&res->w, "spec", str_c(&spec));
+    jw_kf64(&res->w, "budget", s->budget);
+    jw_ki64(&res->w, "asked", s->asked);
+    jw_kbool(&res->w, "filled", s->filled);
+    jw_ki64(&res->w, "tokens", s->tokens);
+    jw_kf64(&res->w, "flops", s->flops_forward + s->flops_backward);
+    jw_ki64(&res->w, "ties_at_cut", s->ties_at_cut);
+    str_free(&spec);
+    return selection_save(s, r->out, e) || result_save(res, r, e) ? -1 : 0;
+}
+
+static int select_stage(void *ctx, const struct node *n, struct run *r, struct err *e)
+{
+    struct env *env = ctx;
+    struct work w;
+    const struct selector *s = selector_find(node_str(n, "method"));
+    struct selection sel;
+    struct result res;
+    bool exclude[MAX_LAYERS] = {0};
+    int64_t list[MAX_LAYERS];
+    char sets[1024] = "";
+    if (!s)
+        BUG("no selector '%s'", node_str(n, "method"));
+    TRY(work_open(&w, env, n, node_has(n, "data"), node_has(n, "hidden"), node_has(n, "linear"), e));
+    size_t k = node_list_i64(n, "exclude", list, ARRAY_LEN(list));
+    int rc = s == &sel_published ? cli_bundled(sets, "baselines/index_sets.tsv", e) : 0;
+    for (size_t i = 0; rc == 0 && i < k; i++)
+        if (list[i] >= w.teacher->cfg.L)
+            rc = ERR(e, E_USAGE, "stage '%s': excluded layer %" PRId64 " is outside 0..%" PRId64, n->stage->id, list[i], w.teacher->cfg.L - 1);
+        else
+            exclude[list[i]] = true;
+    struct select_input in = {.be = env->rt.be, .teacher = w.teacher, .lin = w.lin, .data = w.data.ids ? &w.data : NULL, .cache = w.hidden, .layers = (int)w.teacher->cfg.L,
+                              .budget = (int)node_i64(n, "budget"), .row_lo = node_i64(n, "row_lo"), .row_hi = node_i64(n, "row_lo") + node_i64(n, "rows"), .micro = node_i64(n, "micro"),
+                              .seed = (uint64_t)node_i64(n, "seed"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .exclude = k ? exclude : NULL, .of = node_str(n, "of"),
+                              .model = node_str(n, "published_model"), .sets_path = sets, .spec = node_str(n, "layers")};
+    if (rc == 0)
+        rc = selector_run(s, &in, &sel, e);
+    if (rc == 0) {
+        result_begin(&res);
+        rc = save_selection(&sel, r, &res, e);
+    }
+    work_close(&w);
+    return rc;
+}
+const struct stage_kind kind_select = {.name = "select", .about = "layers that keep attention, by a selector", .version = 1, .params = select_params, .n_params = ARRAY_LEN(select_params), .by_content = true,
+                                       .run = select_stage};
+
+/* ---- search ---- */
+
+static const char *const ops_words[] = {"full,linear", "full,window,linear", NULL};
+static const struct param_spec search_params[] = {
+    P_MODEL, P_LINEAR, P_DATA, P_HIDDEN,
+    {.name = "ops", .type = PT_WORD, .def = "full,window,linear", .words = ops_words, .help = "operators"},
+    {.name = "window", .type = PT_INT, .unit = "tokens", .def = "128", .lo = 1, .hi = 1e6, .help = "window of the Window operator, with the token itself"},
+    {.name = "lambda", .type = PT_NUM, .def = NULL, .lo = 0, .hi = 100, .help = "weight of the cost, nats per token; the start when a budget is asked for"},
+    {.name = "budget", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 256, .help = "column to fill: budget - 0.5 < realised <= budget; 0 = one run at lambda"},
+    {.name = "seeds", .type = PT_INTS, .def = "0", .lo = 0, .hi = 4294967295.0, .help = "tried in this order; the first that fills the column is taken"},
+    {.name = "bisect", .type = PT_INT, .unit = "runs", .def = "4", .lo = 0, .hi = 64, .help = "more runs, lambda bisected in log scale, when no seed fills it"},
+    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 1, .hi = 1e13, .help = "tokens of one run (rounded to whole micro-steps)"},
+    {.name = "micro", .type = PT_INT, .unit = "rows", .def = "2", .lo = 1, .hi = 64, .help = "rows of a micro-step"},
+    {.name = "accumulate", .type = PT_INT, .def = "8", .lo = 1, .hi = 4096, .help = "micro-steps of an update"},
+    {.name = "drop_partial", .type = PT_BOOL, .def = "false", .help = "leave out a last, shorter group of micro-steps"},
+    {.name = "anneal", .type = PT_WORD, .def = "linear", .words = anneal_words, .help = "T_arch over micro-steps"},
+    {.name = "t_hi", .type = PT_NUM, .def = "1.0", .lo = 1e-3, .hi = 100, .help = "first T_arch"},
+    {.name = "t_lo", .type = PT_NUM, .def = "0.1", .lo = 1e-3, .hi = 100, .help = "last T_arch"},
+    {.name = "lr", .type = PT_NUM, .def = "0.1", .lo = 0, .hi = 100, .help = "learning rate of the logits"},
+    {.name = "beta1", .type = PT_NUM, .def = "0.9", .lo = 0, .hi = 0.9999, .help = "AdamW"},
+    {.name = "beta2", .type = PT_NUM, .def = "0.95", .lo = 0, .hi = 0.99999, .help = "AdamW"},
+    {.name = "eps", .type = PT_NUM, .def = "1e-08", .lo = 0, .hi = 1, .help = "AdamW"},
+    {.name = "alpha_init_std", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 10, .help = "spread of the first logits"},
+    {.name = "tau", .type = PT_NUM, .def = "1.0", .lo = 0.01, .hi = 100, .help = "temperature of the KL"},
+    {.name = "layer0", .type = PT_WORD, .def = "paper", .words = layer0_words, .help = "paper: Full in the search, Linear at the end"},
+    {.name = "relax", .type = PT_WORD, .def = "soft", .words = relax_words, .help = "straight-through: one-hot forward"},
+    P_POSITIONS, P_ROWS, P_CKPT};
+
+struct fill { /* runs of one search stage */
+    const struct node *n;
+    struct run *r;
+    struct work *w;
+    struct search_opts o;
+    double column;
+    struct str tries; /* tries.tsv */
+    int count;
+    int64_t tokens;
+    double flops;
+    struct search_result best;
+    bool have, filled;
+    double lam_over, lam_under; /* smallest lambda seen with a realised budget at or under the column; largest with one over it */
+};
+
+static bool in_column(double budget, double column)
+{
+    return budget > column - 0.5 && budget <= column + 1e-9;
+}
+
+static void note_try(struct fill *f, const struct search_result *s)
+{
+    struct str spec = STR_INIT;
+    layers_text(s->sel.kind, s->sel.layers, &spec);
+    if (f->tries.len == 0)
+        str_puts(&f->tries, "try\tseed\tlambda\tbudget\tsoft_budget\tentropy\ttop1\tmargin\tambiguous\tkl_soft\tkl_argmax_layer0\tkl_argmax\ttokens\tfills\tspec\n");
+    str_printf(&f->tries, "%d\t%" PRIu64 "\t%.9g\t%.9g\t%.6f\t%.5f\t%.5f\t%.5f\t%d\t%.9g\t%.9g\t%.9g\t%" PRId64 "\t%s\t%s\n", f->count, f->o.seed, f->o.lambda, s->sel.budget, s->diag.budget_soft,
+               s->diag.entropy, s->diag.top1, s->diag.margin, s->diag.ambiguous, s->soft.all / s->soft.n_all, s->argmax_full0.all / s->argmax_full0.n_all, s->argmax.all / s->argmax.n_all, s->tokens,
+               f->column > 0 ? in_column(s->sel.budget, f->column) ? "yes" : "no" : "-", str_c(&spec));
+    str_free(&spec);
+}
+
+static int one_try(struct fill *f, struct err *e)
+{
+    char dir[1024], name[32], from[1024], to[1024];
+    struct search_result s;
+    snprintf(name, sizeof name, "try-%d", f->count);
+    path_join(dir, f->r->work, name);
+    log_info("search: seed %" PRIu64 ", lambda %g", f->o.seed, f->o.lambda);
+    TRY(search_run(f->w->teacher, f->w->lin, &f->w->data, f->w->hidden, &f->o, dir, &s, e));
+    struct str log = STR_INIT;
+    snprintf(name, sizeof name, "log-%d.tsv", f->count);
+    int rc = file_read(path_join(from, dir, "log.tsv"), (size_t)1 << 30, &log, e) || file_write(path_join(to, f->r->out, name), str_c(&log), log.len, e);
+    str_free(&log);
+    TRY(rc);
+    note_try(f, &s);
+    f->count++;
+    f->tokens += s.tokens;
+    f->flops += s.flops;
+    bool fills = f->column <= 0 || in_column(s.sel.budget, f->column);
+    bool closer = !f->have || (s.sel.budget <= f->column && (f->best.sel.budget > f->column || s.sel.budget > f->best.sel.budget)) ||
+                  (f->best.sel.budget > f->column && s.sel.budget < f->best.sel.budget);
+    if (!f->filled && (fills || closer))
+        f->best = s;
+    f->have = true;
+    f->filled = f->filled || fills;
+    if (s.sel.budget > f->column)
+        f->lam_under = fmax(f->lam_under, f->o.lambda);
+    else if (f->lam_over == 0 || f->o.lambda < f->lam_over)
+        f->lam_over = f->o.lambda;
+    log_info("search: realised budget %.3f%s", s.sel.budget, fills ? "" : " (does not fill the column)");
+    return 0;
+}
+
+/* Larger lambda, smaller budget: bracket first by factors of two, then halve the bracket in log scale. */
+static double next_lambda(const struct fill *f)
+{
+    if (f->lam_under > 0 && f->lam_over > 0 && f->lam_under < f->lam_over)
+        return sqrt(f->lam_under * f->lam_over);
+    return f->lam_over == 0 ? f->lam_under * 2 : f->lam_over / 2;
+}
+
+static int fill_column(struct fill *f, struct err *e)
+{
+    int64_t seeds[64];
+    size_t n = node_list_i64(f->n, "seeds", seeds, ARRAY_LEN(seeds));
+    for (size_t i = 0; i < n && !f->filled; i++) {
+        f->o.seed = (uint64_t)seeds[i];
+        TRY(one_try(f, e));
+    }
+    f->o.seed = n ? (uint64_t)seeds[0] : 0;
+    for (int64_t i = 0; i < node_i64(f->n, "bisect") && !f->filled; i++) {
+        f->o.lambda = next_lambda(f);
+        TRY(one_try(f, e));
+    }
+    return 0;
+}
+
+static void search_result_json(struct result *res, const struct fill *f)
+{
+    const struct search_result *s = &f->best;
+    jw_ki64(&res->w, "runs", f->count);
+    jw_kf64(&res->w, "lambda", f->o.lambda);
+    jw_ki64(&res->w, "search_seed", (int64_t)s->sel.seed);
+    jw_kf64(&res->w, "window", node_f64(f->n, "window"));
+    jw_kf64(&res->w, "soft_budget", s->diag.budget_soft);
+    jw_kf64(&res->w, "entropy", s->diag.entropy);
+    jw_kf64(&res->w, "top1", s->diag.top1);
+    jw_kf64(&res->w, "margin", s->diag.margin);
+    jw_ki64(&res->w, "ambiguous", s->diag.ambiguous);
+    jw_kf64(&res->w, "entropy_t1", s->diag_t1.entropy);
+    jw_kf64(&res->w, "top1_t1", s->diag_t1.top1);
+    jw_kf64(&res->w, "kl_soft", s->soft.all / s->soft.n_all);
+    jw_kf64(&res->w, "kl_argmax_layer0", s->argmax_full0.all / s->argmax_full0.n_all);
+    jw_kf64(&res->w, "kl_argmax", s->argmax.all / s->argmax.n_all);
+    jw_kf64(&res->w, "kl_answers_soft", s->soft.n_answers > 0 ? s->soft.answers / s->soft.n_answers : 0);
+    jw_kf64(&res->w, "kl_answers_argmax_layer0", s->argmax_full0.n_answers > 0 ? s->argmax_full0.answers / s->argmax_full0.n_answers : 0);
+    jw_kf64(&res->w, "kl_answers_argmax", s->argmax.n_answers > 0 ? s->argmax.answers / s->argmax.n_answers : 0);
+}
+
+static void search_opts_of(struct search_opts *o, const struct node *n, const struct work *w)
+{
+    *o = (struct search_opts){.window_op = !strcmp(node_str(n, "ops"), "full,window,linear"), .window = node_i64(n, "window"), .lambda = node_f64(n, "lambda"), .micro = node_i64(n, "micro"),
+                              .accumulate = node_i64(n, "accumulate"), .drop_partial = node_bool(n, "drop_partial"), .anneal = (enum anneal)word_at(anneal_words, node_str(n, "anneal")),
+                              .relax = (enum relax)word_at(relax_words, node_str(n, "relax")), .t_hi = node_f64(n, "t_hi"), .t_lo = node_f64(n, "t_lo"), .lr = node_f64(n, "lr"), .b1 = node_f64(n, "beta1"),
+                              .b2 = node_f64(n, "beta2"), .eps = node_f64(n, "eps"), .alpha_init_std = node_f64(n, "alpha_init_std"), .tau = node_f64(n, "tau"),
+                              .layer0 = (enum layer0)word_at(layer0_words, node_str(n, "layer0")), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .row_lo = w->row_lo,
+                              .row_hi = w->row_hi, .heldout = w->heldout, .ckpt_every = node_i64(n, "ckpt_every")};
+    o->steps = steps_for(w, node_i64(n, "tokens"), o->micro);
+}
+
+static int search_stage(void *ctx, const struct node *n, struct run *r, struct err *e)
+{
+    struct work w;
+    struct fill f = {.n = n, .r = r, .w = &w, .column = node_f64(n, "budget")};
+    char path[1024];
+    TRY(work_open(&w, ctx, n, true, true, true, e));
+    int rc = work_rows(&w, n, e);
+    if (rc == 0) {
+        search_opts_of(&f.o, n, &w);
+        rc = fill_column(&f, e) || file_write(path_join(path, r->out, "tries.tsv"), str_c(&f.tries), f.tries.len, e);
+    }
+    if (rc == 0) {
+        struct result res;
+        f.best.sel.filled = f.filled;
+        f.best.sel.asked = (int64_t)f.column;
+        f.best.sel.tokens = f.tokens;
+        f.best.sel.flops_forward = f.flops;
+        result_begin(&res);
+        search_result_json(&res, &f);
+        rc = save_selection(&f.best.sel, r, &res, e);
+    }
+    if (rc == 0 && !f.filled)
+        log_warn("search: none of %d runs has a realised budget in (%g, %g]; see tries.tsv", f.count, f.column - 0.5, f.column);
+    str_free(&f.tries);
+    work_close(&w);
+    return rc ? -1 : 0;
+}
+const struct stage_kind kind_search = {.name = "search", .about = "Stage 2: DASH search; with a budget, seeds and lambdas are tried until the column is filled", .version = 1, .params = search_params,
+                                       .n_params = ARRAY_LEN(search_params), .by_content = true, .plan = tokens_plan, .run = search_stage};
+
+/* ---- distill ---- */
+
+static const struct param_spec distill_params[] = {
+    P_MODEL, P_LINEAR, P_DATA, P_HIDDEN,
+    {.name = "layers", .type = PT_REF, .help = "a select or search run (or, by flag, a layer spec such as 0,5,11)", .fan = true},
+    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 0, .hi = 1e13, .help = "training tokens; 0 assembles without training"},
+    P_BATCH("8"), P_ADAM("7e-06", "0.0001", "0.01"),
+    {.name = "schedule", .type = PT_WORD, .def = "const", .words = schedule_words, .help = "learning rate"},
+    {.name = "window", .type = PT_INT, .unit = "tokens", .def = "128", .lo = 1, .hi = 1e6, .help = "of Window layers"},
+    {.name = "tau", .type = PT_NUM, .def = "1.0", .lo = 0.01, .hi = 100, .help = "temperature of the KL"},
+    {.name = "init_from", .type = PT_REF, .def = "", .help = "go on from a finished run's hybrid"},
+    P_POSITIONS, P_ROWS, P_SEED, P_CKPT};
+
+static int read_layers(const struct node *n, int layers, enum mixer_kind *kind, struct err *e)
+{
+    char path[1024], file[1024];
+    struct selection s;
+    node_path(n, "layers", path);
+    if (!file_exists(path_join(file, path, "selection.json")))
+        return layers_parse(node_str(n, "layers"), layers, kind, e);
+    TRY(selection_load(&s, file, e));
+    if (s.layers != layers)
+        return ERR(e, E_INPUT, "'%s' is a choice for %d layers, the model has %d", file, s.layers, layers);
+    if (!s.filled)
+        return ERR(e, E_CHECK, "no search run reached the budget asked for (%" PRId64 "); see tries.tsv beside '%s'", s.asked, file);
+    memcpy(kind, s.kind, sizeof(enum mixer_kind) * (size_t)layers);
+    return 0;
+}
+
+static int distill_go(struct env *env, const struct node *n, struct run *r, struct work *w, struct model **student, struct err *e)
+{
+    enum mixer_kind kind[MAX_LAYERS];
+    unsigned ops[MAX_LAYERS];
+    char path[1024], mp[1024];
+    struct distill_opts o = {.tau = node_f64(n, "tau"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .heldout = w->heldout};
+    struct distill_result out;
+    struct result res;
+    TRY(read_layers(n, (int)w->teacher->cfg.L, kind, e));
+    for (int64_t l = 0; l < w->teacher->cfg.L; l++)
+        ops[l] = MIX_BIT(kind[l]);
+    struct assemble_opts ao = {.ops = ops, .window = node_i64(n, "window"), .copy = true};
+    struct model_open_opts mo = {.trainable = true};
+    if (node_has(n, "init_from"))
+        TRY(model_open(student, env->rt.be, model_path(node_path(n, "init_from", path), mp), &mo, e));
+    else
+        TRY(model_assemble(student, w->teacher, w->lin, &ao, e));
+    int64_t tokens = node_i64(n, "tokens");
+    train_opts(&o.train, n, w, r, "distill", tokens, path_join(path, r->out, "metrics.tsv"));
+    TRY(distill_run(*student, w->teacher, &w->data, w->hidden, &o, &out, e));
+    TRY(model_save(*student, r->out, "float32", r->key, e));
+    struct str spec = STR_INIT;
+    layers_text(kind, (int)w->teacher->cfg.L, &spec);
+    result_begin(&res);
+    jw_kstr(&res.w, "spec", str_c(&spec));
+    jw_ki64(&res.w, "tokens", out.train.tokens);
+    jw_ki64(&res.w, "steps", out.train.steps);
+    jw_kf64(&res.w, "kl_before", out.before.all / fmax(out.before.n_all, 1));
+    jw_kf64(&res.w, "kl_after", out.after.all / fmax(out.after.n_all, 1));
+    jw_kf64(&res.w, "kl_answers_before", out.before.answers / fmax(out.before.n_answers, 1));
+    jw_kf64(&res.w, "kl_answers_after", out.after.answers / fmax(out.after.n_answers, 1));
+    jw_kf64(&res.w, "loss_first", out.train.loss_first);
+    jw_kf64(&res.w, "loss_last", out.train.loss_last);
+    str_free(&spec);
+    return result_save(&res, r, e);
+}
+
+static int distill_stage(void *ctx, const struct node *n, struct run *r, struct err *e)
+{
+    struct work w;
+    struct model *student = NULL;
+    TRY(work_open(&w, ctx, n, true, true, true, e));
+    int rc = work_rows(&w, n, e) || distill_go(ctx, n, r, &w, &student, e);
+    if (student)
+        model_close(student);
+    work_close(&w);
+    return rc ? -1 : 0;
+}
+const struct stage_kind kind_distill = {.name = "distill", .about = "Stage 3: assemble a hybrid and distil it", .version = 1, .params = distill_params, .n_params = ARRAY_LEN(distill_params), .plan = tokens_plan,
+                                        .run = distill_stage};
+
+/* ---- commands ---- */
+
+int cmd_align(int argc, char **argv, struct err *e)
+{
+    return cli_stage(&kind_align, "align", "Stage 1: aligns a linear (Gated DeltaNet) mixer with the attention of every layer.",
+                     "  dashlab align --model experiments/tiny/teacher --data shards/train --tokens 800k --out runs/align", argc, argv, e);
+}
+int cmd_distill(int argc, char **argv, struct err *e)
+{
+    return cli_stage(&kind_distill, "distill", "Stage 3: assembles a hybrid from the teacher and a Stage-1 run and distils it. --layers takes a run of select or search, or a spec: \"0,5,11\", \"full:0,5 window:2,3\".",
+                     "  dashlab distill --model M --linear runs/align --layers 0,5,10 --data shards/train --tokens 160k --out runs/uniform3", argc, argv, e);
+}
+static int list_selectors(bool json)
+{
+    struct str s = STR_INIT;
+    struct jw w;
+    jw_init(&w, &s, true);
+    jw_arr(&w);
+    for (size_t i = 0; i < n_selectors; i++) {
+        const struct selector *x = selectors[i];
+        if (!json) {
+            printf("%-10s %-9s %s\n%22sneeds %s; cost %s; source: %s\n", x->name, x->certain ? "certain" : "proposed", x->about, "", x->needs, x->cost, x->source);
+            continue;
+        }
+        jw_obj(&w);
+        jw_kstr(&w, "name", x->name);
+        jw_kstr(&w, "about", x->about);
+        jw_kstr(&w, "needs", x->needs);
+        jw_kstr(&w, "cost", x->cost);
+        jw_kstr(&w, "source", x->source);
+        jw_kbool(&w, "certain", x->certain);
+        jw_ki64(&w, "version", x->version);
+        jw_end_obj(&w);
+    }
+    jw_end_arr(&w);
+    if (json)
+        printf("%s\n", str_c(&s));
+    else
+        printf("dash-2, dash-3: 'dashlab search --ops full,linear' and '--ops full,window,linear'\n");
+    str_free(&s);
+    return 0;
+}
+int cmd_select(int argc, char **argv, struct err *e)
+{
+    bool list = false, json = false;
+    for (int i = 0; i < argc; i++) {
+        list = list || !strcmp(argv[i], "--list");
+        json = json || !strcmp(argv[i], "--json");
+    }
+    if (list)
+        return list_selectors(json);
+    return cli_stage(&kind_select, "select", "Chooses the layers that keep attention. 'dashlab select --list' names the methods, what they need and what they cost.",
+                     "  dashlab select --method uniform --budget 3 --model M --out runs/uniform3", argc, argv, e);
+}
+int cmd_search(int argc, char **argv, struct err *e)
+{
+    return cli_stage(&kind_search, "search", "Stage 2: differentiable search of the operator of every layer. With --budget B, seeds and then lambdas are tried until B - 0.5 < realised budget <= B.",
+                     "  dashlab search --model M --linear runs/align --data shards/train --tokens 250k --lambda 0.05 --out runs/dash", argc, argv, e);
+}
