@@ -238,15 +238,15 @@ static int probe_open(struct probe *p, struct backend *be, const char *shape, st
 
 static void test_one(struct backend *be, const struct grad_spec *s, const char *shape, double scale)
 {
-    struct err e_ = ERR_INIT, *e = &e_;
+    struct err er = ERR_INIT;
     static struct probe probe; /* large */
     struct probe *p = &probe;
     memset(p, 0, sizeof *p);
     int failed = test_failed;
     p->s = s;
     p->h = 1e-3 * scale;
-    if (probe_open(p, be, shape, e) != 0) {
-        printf("FAIL %s %s: %s\n", s->bwd, shape, e->msg);
+    if (probe_open(p, be, shape, &er) != 0) {
+        printf("FAIL %s %s: %s\n", s->bwd, shape, er.msg);
         test_failed++;
         return;
     }
