@@ -366,6 +366,26 @@ static int dry_step(struct dry *d, const struct model *m, int32_t seqs, struct e
     return rc;
 }
 
+/* Measured as if every parameter were trainable: what is will often be decided later. The flags are put back. */
+static int dry_train(struct dry *d, const struct model *m, bool wgrad, struct err *e)
+{
+    struct run r = dry_run(d, m);
+    struct view hidden;
+    bool *was = calloc(m->params.n + 1, sizeof *was);
+    if (!was)
+        return err_nomem(e, m->params.n, "a plan");
+    for (size_t i = 0; i < m->params.n; i++) {
+        was[i] = m->params.v[i]->trainable;
+        m->params.v[i]->trainable = true;
+    }
+    model_run_fwd(&r, &(struct fwd_opts){.save = true}, &hidden);
+    dry_bwd(d, m, wgrad, true);
+    for (size_t i = 0; i < m->params.n; i++)
+        m->params.v[i]->trainable = was[i];
+    free(was);
+    return 0;
+}
+
 int acts_plan(const struct model *m, const struct acts_opts *o, size_t *keep_bytes, size_t *tmp_bytes, struct err *e)
 {
     struct dry d;
@@ -375,11 +395,9 @@ int acts_plan(const struct model *m, const struct acts_opts *o, size_t *keep_byt
     int rc = dry_open(&d, m, o->rows, o->seqs, e);
     if (rc == 0) {
         struct run r = dry_run(&d, m);
-        model_run_fwd(&r, &(struct fwd_opts){.save = o->train}, &hidden);
-        if (o->train)
-            dry_bwd(&d, m, o->wgrad, true);
-        else
-            rc = dry_step(&d, m, o->seqs, e);
+        model_run_fwd(&r, &(struct fwd_opts){0}, &hidden);
+        acts_reset(&d.a);
+        rc = o->train ? dry_train(&d, m, o->wgrad, e) : dry_step(&d, m, o->seqs, e);
         *keep_bytes = d.a.keep.peak_bytes;
         *tmp_bytes = d.a.tmp.peak_bytes;
     }

@@ -191,9 +191,9 @@ static void put_rows(const struct mx *c, struct view dst, struct view di, struct
 static void attn_step(const struct mx *c, const struct mixer *x, struct view h, struct view y, bool add, struct mixer_cache *cache)
 {
     size_t mark = dmem_mark(c->tmp);
-    struct view unused, o2 = NO_VIEW, keys = cache->v[0], values = cache->v[1];
+    struct view pre, rstd, o2 = NO_VIEW, keys = cache->v[0], values = cache->v[1];
     int64_t rows = c->seqs->rows, no = rows * x->s.h * x->s.vdim, nk = x->s.g * x->s.kdim, nv = x->s.g * x->s.vdim;
-    struct view q = project(c, c->tmp, x, h, P_Q, x->s.h, &unused, &unused), k = project(c, c->tmp, x, h, P_K, x->s.g, &unused, &unused);
+    struct view q = project(c, c->tmp, x, h, P_Q, x->s.h, &pre, &rstd), k = project(c, c->tmp, x, h, P_K, x->s.g, &pre, &rstd);
     struct view v = dmem_take(c->tmp, c->be->act, rows * nv), o = dmem_take(c->tmp, c->be->act, no);
     linear_fwd(c->be, rows, v, h, x->p[P_V], x->p[P_VB], false);
     if (has_both(c))
