@@ -181,8 +181,11 @@ void prog_update(struct prog *p, int64_t done, const char *extra)
     if (quiet_all)
         return;
     double wait = p->tty ? (p->drawn ? 0.25 : 0.5) : MIN(MAX((now - p->t0) / 10, 10.0), 60.0);
-    /* Another program owns the terminal while we run in the background. */
-    if (since >= wait && (!p->tty || tcgetpgrp(STDERR_FILENO) == getpgrp()))
+    if (since < wait)
+        return;
+    /* Another program owns the terminal while we run in the background; where nobody can tell (no controlling terminal), it is ours. */
+    pid_t owner = p->tty ? tcgetpgrp(STDERR_FILENO) : -1;
+    if (owner < 0 || owner == getpgrp())
         show(p, now);
 }
 
