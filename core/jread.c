@@ -1,6 +1,8 @@
 #include "core/jread.h"
 
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/fs.h"
@@ -8,6 +10,25 @@
 enum { MAX_DEPTH = 64 };
 /* What a text may grow to as a tree: "{}," costs jansson a hundred times its length. */
 #define MAX_TREE_BYTES ((size_t)2 << 30)
+
+/*
+ * jansson overlooks some failed allocations: it then calls good text invalid, or even drops characters from a string (its scanner ignores a buffer
+ * that cannot grow). So its allocator is ours, and a failure during a parse makes the parse fail.
+ */
+static _Thread_local bool out_of_memory;
+
+static void *note_malloc(size_t n)
+{
+    void *p = malloc(n);
+    if (!p)
+        out_of_memory = true;
+    return p;
+}
+
+static void set_allocator(void)
+{
+    json_set_alloc_funcs(note_malloc, free);
+}
 
 static const char *kind_name(const json_t *v)
 {
@@ -81,17 +102,22 @@ static int prescan(const struct jdoc *d, const char *text, size_t n, struct err 
 
 int jdoc_parse(struct jdoc *d, const char *name, const char *text, size_t n, struct err *e)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     json_error_t je;
+    pthread_once(&once, set_allocator);
     d->root = NULL;
     set_name(d, name);
     if (n == 0)
         return ERR(e, E_INPUT, "%s:1:1: is empty; expected JSON", d->file);
     TRY(prescan(d, text, n, e));
+    out_of_memory = false;
     d->root = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je);
+    if (out_of_memory) {
+        jdoc_free(d);
+        return err_nomem(e, 0, d->file);
+    }
     if (d->root)
         return 0;
-    if (json_error_code(&je) == json_error_out_of_memory)
-        return err_nomem(e, n, d->file);
     /* jansson quotes the text near the error: keep control bytes off the terminal. */
     for (char *p = je.text; *p; p++)
         if ((unsigned char)*p < ' ' || *p == 0x7f)
