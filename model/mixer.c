@@ -77,8 +77,17 @@ int mixer_plan(const struct mixer *x, const struct backend *like, int64_t rows, 
     struct mx c = mixer_ctx(&null, &keep, &tmp, &b);
     c.rope = &rope;
     struct view h = dmem_take(&io, like->act, rows * x->s.d), y = dmem_take(&io, like->act, rows * x->s.d), dh = dmem_take(&io, like->act, rows * x->s.d);
+    bool was[MIXER_MAX_PARAMS] = {false};
+    for (int i = 0; i < MIXER_MAX_PARAMS; i++)
+        if (x->p[i]) { /* measured as if all were trainable; put back below */
+            was[i] = x->p[i]->trainable;
+            x->p[i]->trainable = true;
+        }
     mixer_fwd(&c, x, h, y, &sv);
     mixer_bwd(&c, x, h, y, dh, &sv);
+    for (int i = 0; i < MIXER_MAX_PARAMS; i++)
+        if (x->p[i])
+            x->p[i]->trainable = was[i];
     *keep_bytes = keep.peak_bytes;
     *tmp_bytes = tmp.peak_bytes;
     int rc = be_sync(&null, e);

@@ -94,8 +94,6 @@ struct param *params_find(const struct params *l, const char *name)
 
 static int alloc_opt(struct backend *be, struct param *p, struct err *e)
 {
-    if (p->mem->refs > 1)
-        return ERR(e, E_USAGE, "parameter '%s' is to be trained but shares its weights with another model; assemble with own copies", p->name);
     if (p->w.dt == be->stat)
         p->master = p->w;
     else {

@@ -38,7 +38,8 @@ struct params {
 int params_add(struct params *l, const struct param *like, const struct param *share, struct param **out, struct err *e);
 void params_free(struct params *l);
 struct param *params_find(const struct params *l, const char *name);
-/* Gradients (zeroed) and optimiser state for every trainable parameter that lacks them. Master weights start as the weights. */
+/* Gradients (zeroed) and optimiser state for every trainable parameter that lacks them. Master weights start as the weights. Training weights that are shared changes
+   them in every model that has them. */
 int params_alloc(struct params *l, bool grads, bool opt, struct err *e);
 void params_drop(struct params *l, bool grads, bool opt);
 void params_zero_grads(struct params *l);
