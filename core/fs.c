@@ -142,7 +142,8 @@ int out_open(struct file_out *o, const char *path, struct err *e)
     /* A rename would replace a device or a pipe by a plain file; nobody who writes to /dev/stdout means that. */
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return ERR(e, E_USAGE, "cannot write '%s': it is %s; name a plain file", path, S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
+        return ERR(e, E_USAGE, "cannot write '%s': it is %s; name a plain file", path,
+                   S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
     snprintf(o->tmp, sizeof o->tmp, "%s.tmp-%ld", path, (long)getpid());
     /* A file left there by a killed process with the same number is ours to replace; never write through a link. */
     int fd = open(o->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -240,7 +241,8 @@ int file_append(const char *path, const char *line, size_t n, bool sync, struct 
     else if ((size_t)w != n) {
         /* Half a line would make the file unreadable: take it back. */
         bool back = before >= 0 && ftruncate(fd, before) == 0;
-        rc = ERR(e, E_ENV, "cannot append to '%s': %zd of %zu bytes written%s; is the disk full?", path, w, n, back ? " and taken back" : "");
+        rc = ERR(e, E_ENV, "cannot append to '%s': %zd of %zu bytes written%s; is the disk full?", path, w, n,
+                 back ? " and taken back" : "");
     } else if (sync && fsync(fd) != 0)
         rc = err_sys(e, "sync", path);
     if (close(fd) != 0 && rc == 0)

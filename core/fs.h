@@ -1,4 +1,4 @@
-/* Files. Writing goes to `PATH.tmp-PID` in the same folder, is flushed, fsynced and renamed; nothing half-written ever has its final name. */
+/* Files. Writing goes to `PATH.tmp-PID` in the same folder, is flushed, fsynced and renamed: nothing half-written has its final name. */
 #ifndef CORE_FS_H
 #define CORE_FS_H
 

@@ -12,8 +12,8 @@ enum { MAX_DEPTH = 64 };
 #define MAX_TREE_BYTES ((size_t)2 << 30)
 
 /*
- * jansson overlooks some failed allocations: it then calls good text invalid, or even drops characters from a string (its scanner ignores a buffer
- * that cannot grow). So its allocator is ours, and a failure during a parse makes the parse fail.
+ * jansson overlooks some failed allocations: it then calls good text invalid, or even drops characters from a string (its scanner ignores a
+ * buffer that cannot grow). So its allocator is ours, and a failure during a parse makes the parse fail.
  */
 static _Thread_local bool out_of_memory;
 
@@ -62,8 +62,8 @@ static void set_name(struct jdoc *d, const char *name)
 }
 
 /*
- * One pass before jansson sees the text: nesting depth and an upper estimate of the tree's memory, so that a hostile text can neither recurse
- * deeply nor fill the memory. It does not judge the syntax.
+ * One pass before jansson sees the text: nesting depth and an upper estimate of the tree's memory, so that a hostile text can neither
+ * recurse deeply nor fill the memory. It does not judge the syntax.
  */
 static int prescan(const struct jdoc *d, const char *text, size_t n, struct err *e)
 {
@@ -154,11 +154,13 @@ static int bad(const struct jdoc *d, const char *where, const char *key, struct 
 }
 
 /* The value of key, or NULL when it is absent or null and that is allowed (`want` NULL). */
-static int lookup(const struct jdoc *d, const json_t *obj, const char *where, const char *key, const char *want, const json_t **v, struct err *e)
+static int lookup(const struct jdoc *d, const json_t *obj, const char *where, const char *key, const char *want, const json_t **v,
+                  struct err *e)
 {
     *v = NULL;
     if (!json_is_object(obj))
-        return ERR(e, E_INPUT, "%s: %s: expected an object, found %s", d->file, *where ? where : "top level", obj ? kind_name(obj) : "nothing");
+        return ERR(e, E_INPUT, "%s: %s: expected an object, found %s", d->file, *where ? where : "top level",
+                   obj ? kind_name(obj) : "nothing");
     *v = json_object_get(obj, key);
     if (json_is_null(*v) && !want)
         *v = NULL;
@@ -167,7 +169,8 @@ static int lookup(const struct jdoc *d, const json_t *obj, const char *where, co
     return 0;
 }
 
-static int as_i64(const struct jdoc *d, const json_t *v, const char *where, const char *key, int64_t lo, int64_t hi, int64_t *out, struct err *e)
+static int as_i64(const struct jdoc *d, const json_t *v, const char *where, const char *key, int64_t lo, int64_t hi, int64_t *out,
+                  struct err *e)
 {
     if (!json_is_integer(v))
         return bad(d, where, key, e, "expected an integer, found %s", kind_name(v));
@@ -194,14 +197,16 @@ static int as_str(const struct jdoc *d, const json_t *v, const char *where, cons
     return 0;
 }
 
-int jget_i64(const struct jdoc *d, const json_t *obj, const char *where, const char *key, int64_t lo, int64_t hi, int64_t *out, struct err *e)
+int jget_i64(const struct jdoc *d, const json_t *obj, const char *where, const char *key, int64_t lo, int64_t hi, int64_t *out,
+             struct err *e)
 {
     const json_t *v;
     TRY(lookup(d, obj, where, key, "an integer", &v, e));
     return as_i64(d, v, where, key, lo, hi, out, e);
 }
 
-int jget_i64_opt(const struct jdoc *d, const json_t *obj, const char *where, const char *key, int64_t lo, int64_t hi, int64_t *out, struct err *e)
+int jget_i64_opt(const struct jdoc *d, const json_t *obj, const char *where, const char *key, int64_t lo, int64_t hi, int64_t *out,
+                 struct err *e)
 {
     const json_t *v;
     TRY(lookup(d, obj, where, key, NULL, &v, e));

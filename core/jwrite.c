@@ -239,7 +239,10 @@ static bool try_digits(double v, int n, struct decimal *d)
      * Below a power of two the doubles lie twice as dense as above it. There the n-digit number nearest to v may fall just outside what
      * reads back as v while its upper neighbour falls inside (2^-44: 5.684341886080801e-14 fails, ...802e-14 works).
      */
-    union { double f; uint64_t u; } bits = {v};
+    union {
+        double f;
+        uint64_t u;
+    } bits = {v};
     return !(bits.u & 0xfffffffffffffull) && step_up(d) && reads_back(d, v);
 }
 
@@ -262,7 +265,10 @@ static void shortest(double v, struct decimal *d)
 void fmt_f64(char dst[32], double v)
 {
     struct decimal d;
-    union { double f; uint64_t u; } bits = {v};
+    union {
+        double f;
+        uint64_t u;
+    } bits = {v};
     const char *sign = bits.u >> 63 ? "-" : "";
     if (!finite_f64(v)) {
         snprintf(dst, 32, "%s", bits.u << 12 ? "nan" : *sign ? "-inf" : "inf");
@@ -275,7 +281,8 @@ void fmt_f64(char dst[32], double v)
     shortest(*sign ? -v : v, &d);
     /* Python's rule: plain notation for 1e-4 <= |v| < 1e16. */
     if (d.exp10 < -4 || d.exp10 >= 16)
-        snprintf(dst, 32, "%s%c%s%.*se%c%02d", sign, d.digit[0], d.n > 1 ? "." : "", d.n - 1, d.digit + 1, d.exp10 < 0 ? '-' : '+', abs(d.exp10));
+        snprintf(dst, 32, "%s%c%s%.*se%c%02d", sign, d.digit[0], d.n > 1 ? "." : "", d.n - 1, d.digit + 1, d.exp10 < 0 ? '-' : '+',
+                 abs(d.exp10));
     else if (d.exp10 < 0)
         snprintf(dst, 32, "%s0.%.*s%.*s", sign, -d.exp10 - 1, "000", d.n, d.digit);
     else if (d.n <= d.exp10 + 1)

@@ -1,6 +1,7 @@
 /*
- * The advisory lock of fs.h. The file appears with its content at once (written aside, then link(2), which fails when the name is taken, as O_EXCL
- * does). A stale lock is replaced while its inode is held with a record lock, so that of two processes that find the same stale lock only one wins.
+ * The advisory lock of fs.h. The file appears with its content at once (written aside, then link(2), which fails when the name is taken, as
+ * O_EXCL does). A stale lock is replaced while its inode is held with a record lock, so that of two processes that find the same stale lock
+ * only one wins.
  */
 #include "core/fs.h"
 #include "core/log.h"
@@ -131,8 +132,8 @@ static int try_create(const char *path, const struct owner *self, struct err *e)
 static int held(const char *path, const struct owner *o, const struct owner *self, struct err *e)
 {
     long long age = self->time_s - o->time_s;
-    return ERR(e, E_ENV, "'%s' is locked by process %ld on %s since %lld s; wait for it, or delete the lock if that process is gone", path, o->pid,
-               o->host, age < 0 ? 0 : age);
+    return ERR(e, E_ENV, "'%s' is locked by process %ld on %s since %lld s; wait for it, or delete the lock if that process is gone", path,
+               o->pid, o->host, age < 0 ? 0 : age);
 }
 
 /* 0 = the stale lock is gone, try again; 1 = it changed meanwhile, look again; -1 = held or error. */

@@ -1,4 +1,4 @@
-/* Messages for people, on stderr. The level is one of the two globals of the program (the pool is the other). Thread-safe, one line a call. */
+/* Messages for people, on stderr. The level is one of the two globals of the program (the pool is the other). Thread-safe. */
 #ifndef CORE_LOG_H
 #define CORE_LOG_H
 

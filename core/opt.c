@@ -108,8 +108,8 @@ static int next_word(struct walk *w, struct word *out, struct err *e)
     if (w->at >= w->argc)
         return ERR(e, E_USAGE, "'--%s' needs a value: --%s %s", o->name, o->name, arg);
     if (is_option(w->argv[w->at]))
-        return ERR(e, E_USAGE, "'--%s' needs a value: --%s %s (a value that starts with -- is attached: --%s=%.60s)", o->name, o->name, arg, o->name,
-                   w->argv[w->at]);
+        return ERR(e, E_USAGE, "'--%s' needs a value: --%s %s (a value that starts with -- is attached: --%s=%.60s)", o->name, o->name, arg,
+                   o->name, w->argv[w->at]);
     out->value = w->argv[w->at++];
     w->list = o->type == OPT_LIST && o->multi ? o : NULL;
     return 1;
@@ -138,7 +138,8 @@ static int set_word(const struct opt *o, const char *v, struct err *e)
         str_printf(&s, "%s%s", n ? ", " : "", o->words[n]);
     }
     const char *near = nearest_word(v, o->words, n);
-    ERR(e, E_USAGE, "'--%s %s': expected one of %s%s%s%s", o->name, v, str_c(&s), near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    ERR(e, E_USAGE, "'--%s %s': expected one of %s%s%s%s", o->name, v, str_c(&s), near ? "; did you mean '" : "", near ? near : "",
+        near ? "'?" : "");
     str_free(&s);
     return -1;
 }

@@ -101,7 +101,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Seconds for one unit: the median over the recent intervals, so that one checkpoint or one slow start does not move it. 0 = not known yet. */
+/* Seconds for one unit: the median over the recent intervals, so that one checkpoint or one slow start does not move it. 0 = not known yet.
+ */
 static double unit_seconds(const struct prog *p)
 {
     double v[ARRAY_LEN(p->ring)];

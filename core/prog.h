@@ -1,6 +1,7 @@
 /*
- * One live progress line on stderr: "label  done/total  12.3%  extra  rate  eta". On a terminal it is redrawn at 4 Hz after 0.5 s; otherwise a full line every 10 s,
- * stretching to 60 s. ETA comes from the median of recent intervals, none before 3 updates. Nothing with --quiet. `now` can be faked in tests.
+ * One live progress line on stderr: "label  done/total  12.3%  extra  rate  eta". On a terminal it is redrawn at 4 Hz after 0.5 s;
+ * otherwise a full line every 10 s, stretching to 60 s. ETA comes from the median of recent intervals, none before 3 updates. Nothing with
+ * --quiet. `now` can be faked in tests.
  */
 #ifndef CORE_PROG_H
 #define CORE_PROG_H
@@ -20,7 +21,7 @@ void prog_start(struct prog *p, const char *label, const char *unit, int64_t tot
 void prog_update(struct prog *p, int64_t done, const char *extra);
 void prog_end(struct prog *p);
 void prog_quiet(bool quiet);
-double now_s(void);                           /* monotonic seconds */
-void prog_fake_clock(double (*now)(void));    /* tests */
+double now_s(void);                        /* monotonic seconds */
+void prog_fake_clock(double (*now)(void)); /* tests */
 
 #endif

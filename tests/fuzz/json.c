@@ -15,7 +15,8 @@ static void write_tree(struct jw *w, json_t *v)
     switch (json_typeof(v)) {
     case JSON_OBJECT:
         jw_obj(w);
-        json_object_foreach(v, key, item) {
+        json_object_foreach(v, key, item)
+        {
             jw_key(w, key);
             write_tree(w, item);
         }
@@ -23,8 +24,7 @@ static void write_tree(struct jw *w, json_t *v)
         break;
     case JSON_ARRAY:
         jw_arr(w);
-        json_array_foreach(v, i, item)
-            write_tree(w, item);
+        json_array_foreach(v, i, item) write_tree(w, item);
         jw_end_arr(w);
         break;
     case JSON_STRING:
@@ -80,7 +80,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
     if (json_is_object(d.root)) {
         const char *key;
         json_t *item;
-        json_object_foreach(d.root, key, item) {
+        json_object_foreach(d.root, key, item)
+        {
             (void)jget_f64_opt(&d, d.root, "", key, &x, &e);
             (void)jget_i64_opt(&d, d.root, "", key, -5, 5, &i, &e);
             (void)jget_str_opt(&d, d.root, "", key, &s, &e);

@@ -68,7 +68,10 @@ static void floats(void)
         fmt_f64(buf, reprs[i].v);
         CHECK_STR(buf, reprs[i].repr);
     }
-    union { uint64_t u; double f; } special[] = {{0x7ff0000000000000}, {0xfff0000000000000}, {0x7ff8000000000000}, {0xfff8000000000000}};
+    union {
+        uint64_t u;
+        double f;
+    } special[] = {{0x7ff0000000000000}, {0xfff0000000000000}, {0x7ff8000000000000}, {0xfff8000000000000}};
     static const char *const names[] = {"inf", "-inf", "nan", "nan"};
     for (size_t i = 0; i < ARRAY_LEN(special); i++) {
         fmt_f64(buf, special[i].f);
@@ -78,7 +81,10 @@ static void floats(void)
     for (uint64_t i = 0; i < 20000; i++) {
         uint32_t w[4];
         philox(11, 0, i, w);
-        union { uint64_t u; double f; } v = {(uint64_t)w[1] << 32 | w[0]};
+        union {
+            uint64_t u;
+            double f;
+        } v = {(uint64_t)w[1] << 32 | w[0]};
         if (!finite_f64(v.f) || v.f == 0)
             continue;
         fmt_f64(buf, v.f);
@@ -108,7 +114,8 @@ static void writes(void)
     jw_end_obj(&w);
     jw_end_arr(&w);
     jw_end_obj(&w);
-    CHECK_STR(str_c(&s), "{\"a\\\"\\\\\\n\\u0001\": \"caf\xc3\xa9 \xf0\x9f\x98\x80 \x7f\", \"n\": -9223372036854775808, \"x\": 0.1, \"b\": true, \"l\": [null, [], {}]}");
+    CHECK_STR(str_c(&s), "{\"a\\\"\\\\\\n\\u0001\": \"caf\xc3\xa9 \xf0\x9f\x98\x80 \x7f\", \"n\": -9223372036854775808, \"x\": 0.1, \"b\": "
+                         "true, \"l\": [null, [], {}]}");
     CHECK_OK(jw_ok(&w, "test", e));
 
     str_clear(&s);
@@ -129,7 +136,10 @@ static void writes(void)
     str_clear(&s);
     jw_init(&w, &s, false);
     jw_arr(&w);
-    union { uint64_t u; double f; } nan = {0x7ff8000000000000};
+    union {
+        uint64_t u;
+        double f;
+    } nan = {0x7ff8000000000000};
     jw_f64(&w, nan.f);
     jw_f64(&w, 2);
     jw_end_arr(&w);

@@ -1,6 +1,6 @@
 /*
- * The n-th allocation fails, for n = 1, 2, ... until the call succeeds: every failure must be an ordinary E_ENV error, and a call after it must work.
- * The allocator is interposed through glibc's own entry points, which sanitizers replace: there the test is skipped.
+ * The n-th allocation fails, for n = 1, 2, ... until the call succeeds: every failure must be an ordinary E_ENV error, and a call after it
+ * must work. The allocator is interposed through glibc's own entry points, which sanitizers replace: there the test is skipped.
  */
 #include "tests/test.h"
 
@@ -91,7 +91,8 @@ static int try_yaml(struct err *e)
 
 static int try_json(struct err *e)
 {
-    static const char text[] = "{\"a\": [1, 2.5, {\"b\": \"caf\xc3\xa9\"}], \"c\": null, \"d\": {\"e\": [[], [], {}]}, \"f\": \"a longer text than fits any small buffer\"}";
+    static const char text[] = "{\"a\": [1, 2.5, {\"b\": \"caf\xc3\xa9\"}], \"c\": null, \"d\": {\"e\": [[], [], {}]}, \"f\": \"a longer "
+                               "text than fits any small buffer\"}";
     struct jdoc d;
     int rc = jdoc_parse(&d, "t.json", text, sizeof text - 1, e);
     jdoc_free(&d);
@@ -186,8 +187,11 @@ static const struct {
     int (*fn)(struct err *e);
     bool may_succeed; /* an allocation that the call can do without */
 } calls[] = {
-    {"yaml", try_yaml, false}, {"json", try_json, false}, {"json out", try_json_out, false}, {"files", try_files, true},  {"map", try_map, false},
-    {"hash", try_hash, true}, {"lock", try_lock, true},  {"pool", try_pool, true},          {"sample", try_sample, false}, {"provenance", try_provenance, true},
+    {"yaml", try_yaml, false},         {"json", try_json, false},
+    {"json out", try_json_out, false}, {"files", try_files, true},
+    {"map", try_map, false},           {"hash", try_hash, true},
+    {"lock", try_lock, true},          {"pool", try_pool, true},
+    {"sample", try_sample, false},     {"provenance", try_provenance, true},
 };
 
 int main(void)

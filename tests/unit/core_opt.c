@@ -18,7 +18,11 @@ static const struct opt table[] = {
     {.name = "seed", .type = OPT_I64, .dst = &v.seed, .arg = "N", .help = "seed of everything", .group = "Run", .lo = 0, .hi = 1e9},
     {.name = "lr", .type = OPT_F64, .dst = &v.lr, .arg = "X", .help = "learning rate", .group = "Training", .lo = 0, .hi = 1},
     {.name = "colour", .type = OPT_STR, .dst = &v.colour, .help = "paint", .words = colours},
-    {.name = "name", .type = OPT_STR, .dst = &v.name, .arg = "TEXT", .help = "a very long text that goes on and on so that the help has to break it over two lines or more"},
+    {.name = "name",
+     .type = OPT_STR,
+     .dst = &v.name,
+     .arg = "TEXT",
+     .help = "a very long text that goes on and on so that the help has to break it over two lines or more"},
     {.name = "file", .type = OPT_LIST, .dst = &v.file, .arg = "PATH", .help = "inputs", .group = "Run", .multi = true},
     {.name = "task", .type = OPT_LIST, .dst = &v.task, .arg = "T", .help = "task", .group = "Run"},
     {.name = "help", .type = OPT_BOOL, .dst = &v.help, .help = "this text"},
@@ -51,7 +55,8 @@ static void accepted(void)
     CHECK_OK(parse("", e));
     CHECK(n_pos == 0 && v.seed == 42 && v.task.n == 1 && !given("seed"));
     CHECK_OK(parse("a --seed 7 --lr=1e-4 --det b --colour blue --name=--x", e));
-    CHECK(n_pos == 2 && !strcmp(pos[1], "b") && v.seed == 7 && v.lr == 1e-4 && v.det && !strcmp(v.colour, "blue") && !strcmp(v.name, "--x"));
+    CHECK(n_pos == 2 && !strcmp(pos[1], "b") && v.seed == 7 && v.lr == 1e-4 && v.det && !strcmp(v.colour, "blue") &&
+          !strcmp(v.name, "--x"));
     CHECK(given("seed") && given("det") && given("name") && !given("file") && !given("task"));
     CHECK_OK(parse("--det --no-det --seed 1 --seed 20k", e)); /* the last one wins */
     CHECK(!v.det && v.seed == 20000 && given("det"));

@@ -1,6 +1,6 @@
 /*
- * The thread pool: every item once, worker numbers in range and never shared at one time, nesting, several callers. Also run under ThreadSanitizer:
- * tests.cmake: tsan
+ * The thread pool: every item once, worker numbers in range and never shared at one time, nesting, several callers. Also run under
+ * ThreadSanitizer: tests.cmake: tsan
  */
 #include "tests/test.h"
 

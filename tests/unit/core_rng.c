@@ -1,4 +1,5 @@
-/* CPython and numpy sequences against vectors made by them, Philox against its published vectors, the normal quantile against 60-digit arithmetic. */
+/* CPython and numpy sequences against vectors made by them, Philox against its published vectors, the normal quantile against 60-digit
+ * arithmetic. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -50,7 +51,10 @@ static void add_hex128(struct str *s, uint64_t lo, uint64_t hi)
 /* Python's float.hex: always 13 digits, exponent with sign. */
 static void add_hexfloat(struct str *s, double v)
 {
-    union { double f; uint64_t u; } b = {v};
+    union {
+        double f;
+        uint64_t u;
+    } b = {v};
     str_printf(s, "0x1.%013" PRIx64 "p%+d", (uint64_t)(b.u & 0xfffffffffffffull), (int)(b.u >> 52 & 2047) - 1023);
 }
 
@@ -323,7 +327,8 @@ static void counter_streams(void)
         four += x * x * x * x;
         usum += u;
     }
-    /* Five standard errors of each moment: sd of x, x^2, x^3, x^4 are 1, sqrt 2, sqrt 15, sqrt 96, of u sqrt(1/12). The stream is fixed: no flakes. */
+    /* Five standard errors of each moment: sd of x, x^2, x^3, x^4 are 1, sqrt 2, sqrt 15, sqrt 96, of u sqrt(1/12). The stream is fixed: no
+     * flakes. */
     double se = 5 / sqrt((double)COUNT), n = COUNT;
     CHECK(fabs(sum / n) < se);
     CHECK(fabs(sq / n - 1) < se * sqrt(2));
@@ -333,8 +338,8 @@ static void counter_streams(void)
     for (int i = 0; i < 7; i++)
         CHECK(fabs((double)hist[i] / n - 1.0 / 7) < se * sqrt(6.0 / 49));
     CHECK(ctr_below(1, 1, 9, 1) == 0);
-    CHECK(ctr_uniform(1, 2, 3) == ctr_uniform(1, 2, 3) && ctr_uniform(1, 2, 3) != ctr_uniform(1, 2, 2) && ctr_uniform(1, 2, 3) != ctr_uniform(1, 3, 3) &&
-          ctr_uniform(1, 2, 3) != ctr_uniform(2, 2, 3));
+    CHECK(ctr_uniform(1, 2, 3) == ctr_uniform(1, 2, 3) && ctr_uniform(1, 2, 3) != ctr_uniform(1, 2, 2) &&
+          ctr_uniform(1, 2, 3) != ctr_uniform(1, 3, 3) && ctr_uniform(1, 2, 3) != ctr_uniform(2, 2, 3));
     int64_t v[100];
     bool seen[100] = {false};
     int moved = 0;

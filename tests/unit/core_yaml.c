@@ -75,7 +75,7 @@ static void refusals(void)
     CHECK_ERR(parse("a: \"x\\0y\"\n", e), E_USAGE, "m.yaml:1:4: error: text with a NUL byte");
     CHECK_ERR(parse("a: 1\nb: \xff\xfe\n", e), E_USAGE, "m.yaml:2:4: error: ");
     CHECK_ERR(parse("a:\n\t- 1\n", e), E_USAGE, "m.yaml:2:1: error: ");
-    CHECK_OK(parse("\xef\xbb\xbf" "a: 1\n", e)); /* a byte order mark */
+    CHECK_OK(parse("\xef\xbb\xbf\x61: 1\n", e)); /* a byte order mark, then "a" */
     CHECK_OK(parse("a: '<<'\n'<<': 1\n", e));
     CHECK_OK(parse("%YAML 1.1\n---\na: 1\n...\n", e));
 }
@@ -128,11 +128,12 @@ static void limits(void)
 
 static void problems(void)
 {
-    static const char text[] = "stages:\n"
-                               "  - {id: select, matrix: {sekector: [uniform]}}\n"
-                               "  - {id: caf\xc3\xa9, seed: 'x y'}\n"
-                               "long: [aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, bad, "
-                               "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb]\n";
+    static const char text[] =
+        "stages:\n"
+        "  - {id: select, matrix: {sekector: [uniform]}}\n"
+        "  - {id: caf\xc3\xa9, seed: 'x y'}\n"
+        "long: [aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, bad, "
+        "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb]\n";
     struct arena a;
     struct ydoc d;
     struct str out = STR_INIT;
