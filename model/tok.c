@@ -373,23 +373,70 @@ static bool has_from_u0300(const char *p, size_t n)
     return false;
 }
 
-/* NFC of one line into w->norm. */
+static int ccc(int32_t cp)
+{
+    return utf8proc_get_property(cp)->combining_class;
+}
+
+/* Canonical order of a run of combining marks: stable, by class. (utf8proc's own ordering takes quadratic time on long runs.) */
+static int order_marks(struct tok_work *w, size_t from, size_t n, struct err *e)
+{
+    size_t at[257] = {0};
+    w->tmp.n = 0;
+    for (size_t i = from; i < from + n; i++)
+        at[ccc(w->cps[i]) + 1]++;
+    for (int c = 0; c < 256; c++)
+        at[c + 1] += at[c];
+    TRY(ids_append(&w->tmp, w->cps + from, n, e));
+    for (size_t i = 0; i < n; i++)
+        w->cps[from + at[ccc(w->tmp.v[i])]++] = w->tmp.v[i];
+    return 0;
+}
+
+static int decompose(struct tok_work *w, const char *p, size_t n, size_t *len, struct err *e)
+{
+    enum { MOST = 32 }; /* code points of one decomposition; the longest canonical one has 4 */
+    size_t k = 0;
+    for (size_t i = 0; i < n;) {
+        utf8proc_int32_t cp;
+        int bound = 0;
+        utf8proc_ssize_t used = utf8proc_iterate((const utf8proc_uint8_t *)p + i, (utf8proc_ssize_t)(n - i), &cp);
+        void *q = w->cps;
+        TRY(grow(&q, &w->cap_cps, k + MOST, sizeof *w->cps, e));
+        w->cps = q;
+        utf8proc_ssize_t d = used < 1 ? used : utf8proc_decompose_char(cp, w->cps + k, MOST, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &bound);
+        if (d < 0 || used < 1 || d > MOST)
+            return ERR(e, E_INPUT, "cannot normalise text: %s", utf8proc_errmsg(d));
+        k += (size_t)d;
+        i += (size_t)used;
+    }
+    for (size_t i = 0, from; i < k;) {
+        for (from = i; i < k && ccc(w->cps[i]); i++)
+            ;
+        if (i - from > 1)
+            TRY(order_marks(w, from, i - from, e));
+        i += i == from;
+    }
+    *len = k;
+    return 0;
+}
+
+/* NFC of one line into w->norm. U+11A7 composes with nothing, but utf8proc up to 2.8 swallows it after a Hangul syllable: it is kept out of its hands. */
 static int nfc_line(struct tok_work *w, const char *p, size_t n, struct err *e)
 {
-    const utf8proc_option_t opt = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
-    void *q = w->cps;
-    utf8proc_ssize_t k = utf8proc_decompose((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, w->cps, (utf8proc_ssize_t)w->cap_cps, opt);
-    if (k >= 0 && (size_t)k > w->cap_cps) {
-        TRY(grow(&q, &w->cap_cps, (size_t)k, sizeof *w->cps, e));
-        w->cps = q;
-        k = utf8proc_decompose((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, w->cps, (utf8proc_ssize_t)w->cap_cps, opt);
+    size_t len = 0;
+    TRY(decompose(w, p, n, &len, e));
+    for (size_t a = 0, b; a < len; a = b + 1) {
+        for (b = a; b < len && w->cps[b] != 0x11A7; b++)
+            ;
+        utf8proc_ssize_t k = utf8proc_normalize_utf32(w->cps + a, (utf8proc_ssize_t)(b - a), UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        if (k < 0)
+            return ERR(e, E_INPUT, "cannot normalise text: %s", utf8proc_errmsg(k));
+        for (size_t i = 0; i < (size_t)k; i++)
+            str_utf8(&w->norm, (uint32_t)w->cps[a + i]);
+        if (b < len)
+            str_utf8(&w->norm, 0x11A7);
     }
-    if (k >= 0)
-        k = utf8proc_normalize_utf32(w->cps, k, opt);
-    if (k < 0)
-        return ERR(e, E_INPUT, "cannot normalise text: %s", utf8proc_errmsg(k));
-    for (utf8proc_ssize_t i = 0; i < k; i++)
-        str_utf8(&w->norm, (uint32_t)w->cps[i]);
     return 0;
 }
 
