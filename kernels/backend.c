@@ -10,11 +10,16 @@
 const char *dtype_name(enum dtype dt)
 {
     switch (dt) {
-    case DT_F32: return "f32";
-    case DT_F64: return "f64";
-    case DT_BF16: return "bf16";
-    case DT_F16: return "f16";
-    case DT_I32: return "i32";
+    case DT_F32:
+        return "f32";
+    case DT_F64:
+        return "f64";
+    case DT_BF16:
+        return "bf16";
+    case DT_F16:
+        return "f16";
+    case DT_I32:
+        return "i32";
     }
     return "?";
 }
@@ -88,7 +93,8 @@ int backend_open(struct backend **out, const struct backend_opts *o, struct err 
         rc = backend_open_cuda(be, o->act, e);
     else {
         const char *near = nearest_word(name, names, 4);
-        rc = ERR(e, E_USAGE, "unknown backend '%s' (cpu, ref32, ref64, cuda)%s%s%s", name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        rc = ERR(e, E_USAGE, "unknown backend '%s' (cpu, ref32, ref64, cuda)%s%s%s", name, near ? "; did you mean '" : "", near ? near : "",
+                 near ? "'?" : "");
     }
     if (rc != 0) {
         free(be);
@@ -117,7 +123,9 @@ int be_alloc(struct backend *be, size_t bytes, void **p, struct err *e)
     if (bytes > (size_t)INT64_MAX - (size_t)be->mem_used_bytes)
         return err_nomem(e, bytes, be->desc);
     if (be->mem_limit_bytes && be->mem_used_bytes + (int64_t)bytes > be->mem_limit_bytes)
-        return ERR(e, E_ENV, "%s: %.1f MiB wanted with %.1f MiB in use exceeds the limit of %.1f MiB; use a smaller batch or sequence length, or raise the limit",
+        return ERR(e, E_ENV,
+                   "%s: %.1f MiB wanted with %.1f MiB in use exceeds the limit of %.1f MiB; use a smaller batch or sequence length, or "
+                   "raise the limit",
                    be->desc, (double)bytes / 1048576.0, (double)be->mem_used_bytes / 1048576.0, (double)be->mem_limit_bytes / 1048576.0);
     if (be->ops->alloc(be, bytes, p, e) != 0)
         return err_wrap(e, "%s with %.1f MiB in use", be->desc, (double)be->mem_used_bytes / 1048576.0);
@@ -181,7 +189,8 @@ void be_copy(struct backend *be, struct view dst, struct view src)
     if (be->failed)
         return;
     if (dst.dt != src.dt || dst.n != src.n) {
-        be_fail(be, E_CHECK, "be_copy: from %" PRId64 " %s to %" PRId64 " %s elements", src.n, dtype_name(src.dt), dst.n, dtype_name(dst.dt));
+        be_fail(be, E_CHECK, "be_copy: from %" PRId64 " %s to %" PRId64 " %s elements", src.n, dtype_name(src.dt), dst.n,
+                dtype_name(dst.dt));
         return;
     }
     if (src.n)

@@ -161,7 +161,8 @@ static int call_blas(void *ctx, int64_t times, struct err *e)
     const struct op_gemm *g = &x->r->d[0].gemm;
     int lda = (int)(g->lda ? g->lda : g->ta ? g->m : g->k), ldb = (int)(g->ldb ? g->ldb : g->tb ? g->k : g->n);
     for (int64_t i = 0; i < times; i++)
-        x->b->sgemm(101, g->ta ? 112 : 111, g->tb ? 112 : 111, (int)g->m, (int)g->n, (int)g->k, 1, g->a.p, lda, g->b.p, ldb, g->accumulate ? 1 : 0, x->c, (int)g->n);
+        x->b->sgemm(101, g->ta ? 112 : 111, g->tb ? 112 : 111, (int)g->m, (int)g->n, (int)g->k, 1, g->a.p, lda, g->b.p, ldb,
+                    g->accumulate ? 1 : 0, x->c, (int)g->n);
     return 0;
 }
 
@@ -180,8 +181,8 @@ static int compare_blas(const struct bench_blas *b, const struct case_run *r, do
     return rc;
 }
 
-static int measure(struct backend *be, struct op_case *c, struct case_run *r, const struct bench_opts *o, const struct bench_peak *peak, const struct bench_blas *blas,
-                   struct bench_row *row, struct err *e)
+static int measure(struct backend *be, struct op_case *c, struct case_run *r, const struct bench_opts *o, const struct bench_peak *peak,
+                   const struct bench_blas *blas, struct bench_row *row, struct err *e)
 {
     double seconds = o->seconds > 0 ? o->seconds : 0.3;
     struct cost cost = op_case_cost(c), all = cost;
@@ -214,8 +215,8 @@ static int measure(struct backend *be, struct op_case *c, struct case_run *r, co
     return 0;
 }
 
-static int bench_one(struct backend *be, const char *op, const char *shape, const struct bench_opts *o, const struct bench_peak *peak, const struct bench_blas *blas,
-                     struct bench_row *row, struct err *e)
+static int bench_one(struct backend *be, const char *op, const char *shape, const struct bench_opts *o, const struct bench_peak *peak,
+                     const struct bench_blas *blas, struct bench_row *row, struct err *e)
 {
     struct op_case *c = calloc(1, sizeof *c);
     struct case_run *r = calloc(1, sizeof *r);
@@ -234,8 +235,8 @@ static int bench_one(struct backend *be, const char *op, const char *shape, cons
     return rc;
 }
 
-int bench_op(struct backend *be, const struct bench_opts *o, const struct bench_peak *peak, const struct bench_blas *blas, void (*row)(void *ctx, const struct bench_row *r),
-             void *ctx, struct err *e)
+int bench_op(struct backend *be, const struct bench_opts *o, const struct bench_peak *peak, const struct bench_blas *blas,
+             void (*row)(void *ctx, const struct bench_row *r), void *ctx, struct err *e)
 {
     struct bench_row out;
     enum op_id id;

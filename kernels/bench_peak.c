@@ -32,7 +32,8 @@ struct peak_ctx {
 };
 
 #ifdef PEAK_X86
-/* x = x a + b with a < 1 stays finite; the sum is returned so that nothing is optimised away. Written out: an array of registers would live in memory at -O2. */
+/* x = x a + b with a < 1 stays finite; the sum is returned so that nothing is optimised away. Written out: an array of registers would live
+ * in memory at -O2. */
 #define CHAIN12(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 __attribute__((target("avx512f"))) static float fma_512(void)
 {
@@ -152,7 +153,8 @@ void bench_blas_open(struct bench_blas *b, int threads)
     memset(b, 0, sizeof *b);
 #ifdef PEAK_X86
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq"))
         setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
 #endif
     for (size_t i = 0; i < ARRAY_LEN(names) && !b->lib; i++)
@@ -161,8 +163,8 @@ void bench_blas_open(struct bench_blas *b, int threads)
         snprintf(b->why, sizeof b->why, "OpenBLAS is not there: %s (Debian package libopenblas0-pthread)", dlerror());
         return;
     }
-    if (!load(b->lib, "cblas_sgemm", &b->sgemm) || !load(b->lib, "openblas_set_num_threads", &set_threads) || !load(b->lib, "openblas_get_num_threads", &get_threads) ||
-        !load(b->lib, "openblas_get_corename", &core_name)) {
+    if (!load(b->lib, "cblas_sgemm", &b->sgemm) || !load(b->lib, "openblas_set_num_threads", &set_threads) ||
+        !load(b->lib, "openblas_get_num_threads", &get_threads) || !load(b->lib, "openblas_get_corename", &core_name)) {
         snprintf(b->why, sizeof b->why, "libopenblas lacks cblas_sgemm or its thread functions");
         bench_blas_close(b);
         return;

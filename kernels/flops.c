@@ -1,7 +1,7 @@
 /*
- * What one descriptor costs. FLOPs: 2 a multiply-add of the dense algorithm in ops.h, causal halves and windows counted pair by pair; maps and norms with a few operations an
- * element (an exp or a division counts as one), so that their share of the time can be seen, too. Bytes: every view once, in-out views twice, embedding tables only the
- * rows used. Re-reading inside an op is not counted: this is the floor.
+ * What one descriptor costs. FLOPs: 2 a multiply-add of the dense algorithm in ops.h, causal halves and windows counted pair by pair; maps
+ * and norms with a few operations an element (an exp or a division counts as one), so that their share of the time can be seen, too. Bytes:
+ * every view once, in-out views twice, embedding tables only the rows used. Re-reading inside an op is not counted: this is the floor.
  */
 #include "kernels/op_views.h"
 
@@ -126,7 +126,8 @@ double flops_gdn(const struct op_gdn *d)
     double k = (double)d->kdim, v = (double)d->vdim;
     return (double)d->hv * chunk_sum(d->seqs, 6 * k * v, 4 * (k + v), 2.0 / 3);
 }
-/* Seven products with the state, five over K and five over V inside the chunk, two n^3; replaying the states when they were not kept: K S, K^T V', A W. */
+/* Seven products with the state, five over K and five over V inside the chunk, two n^3; replaying the states when they were not kept: K S,
+ * K^T V', A W. */
 double flops_gdn_bwd(const struct op_gdn_bwd *d)
 {
     double k = (double)d->kdim, v = (double)d->vdim, a = 14 * k * v, b = 10 * (k + v), c = 4;
@@ -200,12 +201,12 @@ double flops_cast(const struct op_cast *d)
     return (double)d->n;
 }
 
-#define X(op)                                                       \
-    struct cost cost_##op(const struct op_##op *d)                  \
-    {                                                               \
-        struct op_views o;                                          \
-        views_##op(d, &o);                                          \
-        return (struct cost){flops_##op(d), views_bytes(&o)};       \
+#define X(op)                                                                                                                              \
+    struct cost cost_##op(const struct op_##op *d)                                                                                         \
+    {                                                                                                                                      \
+        struct op_views o;                                                                                                                 \
+        views_##op(d, &o);                                                                                                                 \
+        return (struct cost){flops_##op(d), views_bytes(&o)};                                                                              \
     }
 BACKEND_OPS(X)
 #undef X

@@ -13,15 +13,19 @@ const char *const op_names[OP_COUNT + 1] = {
 #define X(op) #op,
     BACKEND_OPS(X)
 #undef X
-    NULL};
+        NULL};
 
 void op_views_any(enum op_id id, const union op_any *d, struct op_views *out)
 {
     switch (id) {
-#define X(op) case OP_##op: views_##op(&d->op, out); return;
+#define X(op)                                                                                                                              \
+    case OP_##op:                                                                                                                          \
+        views_##op(&d->op, out);                                                                                                           \
+        return;
         BACKEND_OPS(X)
 #undef X
-    case OP_COUNT: break;
+    case OP_COUNT:
+        break;
     }
     BUG("op id %d", (int)id);
 }
@@ -29,10 +33,13 @@ void op_views_any(enum op_id id, const union op_any *d, struct op_views *out)
 struct cost op_cost_any(enum op_id id, const union op_any *d)
 {
     switch (id) {
-#define X(op) case OP_##op: return cost_##op(&d->op);
+#define X(op)                                                                                                                              \
+    case OP_##op:                                                                                                                          \
+        return cost_##op(&d->op);
         BACKEND_OPS(X)
 #undef X
-    case OP_COUNT: break;
+    case OP_COUNT:
+        break;
     }
     BUG("op id %d", (int)id);
 }
@@ -40,10 +47,14 @@ struct cost op_cost_any(enum op_id id, const union op_any *d)
 void op_run_any(struct backend *be, enum op_id id, const union op_any *d)
 {
     switch (id) {
-#define X(op) case OP_##op: be_##op(be, &d->op); return;
+#define X(op)                                                                                                                              \
+    case OP_##op:                                                                                                                          \
+        be_##op(be, &d->op);                                                                                                               \
+        return;
         BACKEND_OPS(X)
 #undef X
-    case OP_COUNT: break;
+    case OP_COUNT:
+        break;
     }
     BUG("op id %d", (int)id);
 }
@@ -109,7 +120,8 @@ static int keys_known(const struct op_case *c, struct err *e)
         char word[40];
         snprintf(word, sizeof word, " %.*s ", (int)MIN(n, 30), p);
         if (p[n] != '=' || !strstr(c->known, word))
-            return ERR(e, E_USAGE, "shape '%s': '%.*s' is no key of op '%s'; it takes%s", c->shape, (int)strcspn(p, ","), p, op_names[c->op], c->known);
+            return ERR(e, E_USAGE, "shape '%s': '%.*s' is no key of op '%s'; it takes%s", c->shape, (int)strcspn(p, ","), p,
+                       op_names[c->op], c->known);
         p += strcspn(p, ",");
         p += *p == ',';
     }
@@ -213,17 +225,24 @@ static void build_maps(struct op_case *c, union op_any *d, char *have)
         }
         break;
     case OP_rope:
-        d->rope = (struct op_rope){.rows = key_i(c, "rows", 17), .heads = key_i(c, "heads", 3), .dim = key_i(c, "dim", 32), .max_pos = key_i(c, "max", 40)};
+        d->rope = (struct op_rope){
+            .rows = key_i(c, "rows", 17), .heads = key_i(c, "heads", 3), .dim = key_i(c, "dim", 32), .max_pos = key_i(c, "max", 40)};
         d->rope.inverse = key_i(c, "inverse", 0);
         d->rope.ld = d->rope.heads * d->rope.dim + key_i(c, "pad", 0);
         break;
-    case OP_swiglu: d->swiglu.n = n; break;
-    case OP_swiglu_bwd: d->swiglu_bwd.n = n; break;
+    case OP_swiglu:
+        d->swiglu.n = n;
+        break;
+    case OP_swiglu_bwd:
+        d->swiglu_bwd.n = n;
+        break;
     case OP_mix:
-        d->mix = (struct op_mix){.p = {key_f(c, "p1", 0.6), key_f(c, "p2", 0.3), key_f(c, "p3", 0.1)}, .count = (int)key_i(c, "count", 3), .n = n};
+        d->mix = (struct op_mix){
+            .p = {key_f(c, "p1", 0.6), key_f(c, "p2", 0.3), key_f(c, "p3", 0.1)}, .count = (int)key_i(c, "count", 3), .n = n};
         break;
     case OP_mix_bwd:
-        d->mix_bwd = (struct op_mix_bwd){.p = {key_f(c, "p1", 0.6), key_f(c, "p2", 0.3), key_f(c, "p3", 0.1)}, .count = (int)key_i(c, "count", 3), .n = n};
+        d->mix_bwd = (struct op_mix_bwd){
+            .p = {key_f(c, "p1", 0.6), key_f(c, "p2", 0.3), key_f(c, "p3", 0.1)}, .count = (int)key_i(c, "count", 3), .n = n};
         opt(have, "dp", key_i(c, "dp", 1));
         opt(have, "dx[0] dx[1] dx[2]", key_i(c, "dx", 1));
         c->chain = n;
@@ -238,7 +257,13 @@ static void build_maps(struct op_case *c, union op_any *d, char *have)
         opt(have, "w", key_i(c, "w", 1));
         break;
     case OP_adamw:
-        d->adamw = (struct op_adamw){.n = n, .lr = 1e-2, .b1 = 0.9, .b2 = 0.95, .eps = key_f(c, "eps", 1e-8), .wd = key_f(c, "wd", 0.1), .gscale = key_f(c, "gscale", 0.5)};
+        d->adamw = (struct op_adamw){.n = n,
+                                     .lr = 1e-2,
+                                     .b1 = 0.9,
+                                     .b2 = 0.95,
+                                     .eps = key_f(c, "eps", 1e-8),
+                                     .wd = key_f(c, "wd", 0.1),
+                                     .gscale = key_f(c, "gscale", 0.5)};
         d->adamw.bc1 = 1 - pow(0.9, (double)key_i(c, "step", 3));
         d->adamw.bc2 = 1 - pow(0.95, (double)key_i(c, "step", 3));
         opt(have, "w_act", key_i(c, "act", 1));
@@ -247,7 +272,8 @@ static void build_maps(struct op_case *c, union op_any *d, char *have)
         d->sumsq = (struct op_sumsq){.n = n, .accumulate = key_i(c, "acc", 0)};
         c->chain = n;
         break;
-    default: BUG("op '%s' has no builder", op_names[c->op]);
+    default:
+        BUG("op '%s' has no builder", op_names[c->op]);
     }
 }
 
@@ -257,7 +283,8 @@ static int build_attn(struct op_case *c, union op_any *d, char *have, struct err
     int32_t ring = bwd ? 0 : (int32_t)key_i(c, "ring", 0);
     TRY(make_seqs(c, !bwd, ring, e));
     struct op_attn *a = &d[0].attn;
-    *a = (struct op_attn){.seqs = &c->seqs, .h = key_i(c, "h", 4), .g = key_i(c, "g", 2), .kdim = key_i(c, "k", 16), .vdim = key_i(c, "v", 16)};
+    *a = (struct op_attn){
+        .seqs = &c->seqs, .h = key_i(c, "h", 4), .g = key_i(c, "g", 2), .kdim = key_i(c, "k", 16), .vdim = key_i(c, "v", 16)};
     int64_t pad = key_i(c, "pad", 0), nq = a->h * a->kdim, nk = a->g * a->kdim, nv = a->g * a->vdim;
     bool packed = key_i(c, "packed", 0);
     a->ldq = packed ? nq + nk + nv + pad : pad ? nq + pad : 0;
@@ -276,7 +303,8 @@ static int build_attn(struct op_case *c, union op_any *d, char *have, struct err
     if (!bwd)
         return 0;
     struct op_attn_bwd *b = &d[1].attn_bwd;
-    *b = (struct op_attn_bwd){.seqs = &c->seqs, .h = a->h, .g = a->g, .kdim = a->kdim, .vdim = a->vdim, .ldq = a->ldq, .ldk = a->ldk, .ldv = a->ldv};
+    *b = (struct op_attn_bwd){
+        .seqs = &c->seqs, .h = a->h, .g = a->g, .kdim = a->kdim, .vdim = a->vdim, .ldq = a->ldq, .ldk = a->ldk, .ldv = a->ldv};
     b->window = a->window, b->window2 = a->window2, b->scale = a->scale;
     b->p1 = key_f(c, "p1", two ? 0.7 : 1);
     b->p2 = two ? key_f(c, "p2", 0.2) : 0;
@@ -347,7 +375,8 @@ static void build_head(struct op_case *c, union op_any *d, char *have)
         opt(have, "dw", wgrad);
         opt(have, "best", key_i(c, "best", 1));
     } else {
-        d->head_kl = (struct op_head_kl){.rows = rows, .dim = dim, .vocab = n, .tau = key_f(c, "tau", 1), .skip_masked = key_i(c, "skip", 0)};
+        d->head_kl =
+            (struct op_head_kl){.rows = rows, .dim = dim, .vocab = n, .tau = key_f(c, "tau", 1), .skip_masked = key_i(c, "skip", 0)};
         opt(have, "dhs", grad);
         opt(have, "dws", wgrad);
     }
@@ -357,9 +386,9 @@ static void build_head(struct op_case *c, union op_any *d, char *have)
 
 static int build(struct op_case *c, char *have, struct err *e)
 {
-    static const enum op_id fwd[OP_COUNT] = { /* what runs before a backward; 0 = nothing (gemm is no forward of anything) */
-        [OP_rmsnorm_bwd] = OP_rmsnorm, [OP_attn_bwd] = OP_attn, [OP_conv_bwd] = OP_conv, [OP_gdn_prep_bwd] = OP_gdn_prep, [OP_gdn_bwd] = OP_gdn,
-        [OP_gdn_out_bwd] = OP_gdn_out};
+    static const enum op_id fwd[OP_COUNT] = {/* what runs before a backward; 0 = nothing (gemm is no forward of anything) */
+                                             [OP_rmsnorm_bwd] = OP_rmsnorm,   [OP_attn_bwd] = OP_attn, [OP_conv_bwd] = OP_conv,
+                                             [OP_gdn_prep_bwd] = OP_gdn_prep, [OP_gdn_bwd] = OP_gdn,   [OP_gdn_out_bwd] = OP_gdn_out};
     c->n_ops = fwd[c->op] ? 2 : 1;
     c->ops[0] = fwd[c->op] ? fwd[c->op] : c->op;
     c->ops[1] = c->op;
@@ -369,21 +398,30 @@ static int build(struct op_case *c, char *have, struct err *e)
     case OP_embed_bwd:
     case OP_colsum:
     case OP_gather:
-    case OP_cast: build_dense(c, c->d, have); return 0;
+    case OP_cast:
+        build_dense(c, c->d, have);
+        return 0;
     case OP_attn:
-    case OP_attn_bwd: return build_attn(c, c->d, have, e);
+    case OP_attn_bwd:
+        return build_attn(c, c->d, have, e);
     case OP_conv:
-    case OP_conv_bwd: return build_conv(c, c->d, have, e);
+    case OP_conv_bwd:
+        return build_conv(c, c->d, have, e);
     case OP_gdn_prep:
     case OP_gdn_prep_bwd:
     case OP_gdn:
     case OP_gdn_bwd:
     case OP_gdn_out:
-    case OP_gdn_out_bwd: return build_gdn(c, c->d, have, e);
+    case OP_gdn_out_bwd:
+        return build_gdn(c, c->d, have, e);
     case OP_head_ce:
     case OP_head_kl:
-    case OP_topk: build_head(c, c->d, have); return 0;
-    default: build_maps(c, c->d, have); return 0;
+    case OP_topk:
+        build_head(c, c->d, have);
+        return 0;
+    default:
+        build_maps(c, c->d, have);
+        return 0;
     }
 }
 
@@ -432,7 +470,12 @@ static int collect(struct op_case *c, struct err *e)
             if (c->n_t == CASE_MAX_TENSORS)
                 BUG("op '%s' needs too many tensors", op_names[c->op]);
             struct case_tensor *t = &c->t[c->n_t];
-            *t = (struct case_tensor){.cls = o.v[i].cls, .role = o.v[i].role, .any_dt = o.v[i].v->dt, .rows = o.v[i].rows, .width = o.v[i].width, .ld = o.v[i].ld};
+            *t = (struct case_tensor){.cls = o.v[i].cls,
+                                      .role = o.v[i].role,
+                                      .any_dt = o.v[i].v->dt,
+                                      .rows = o.v[i].rows,
+                                      .width = o.v[i].width,
+                                      .ld = o.v[i].ld};
             snprintf(t->name, sizeof t->name, "%s", o.v[i].name);
             t->home = c->n_t++;
             t->opaque = !strcmp(t->name, "ainv");
@@ -457,7 +500,9 @@ static void share(struct op_case *c, const char *name, const char *home, int64_t
 /* Tensors that live in each other's buffer: permitted aliases and q | k | v side by side. */
 static void place(struct op_case *c)
 {
-    int64_t alias = c->op == OP_rmsnorm || c->op == OP_gdn_out || c->op == OP_swiglu_bwd || c->op == OP_mix_bwd || c->op == OP_gdn ? key_i(c, "alias", 0) : 0;
+    int64_t alias = c->op == OP_rmsnorm || c->op == OP_gdn_out || c->op == OP_swiglu_bwd || c->op == OP_mix_bwd || c->op == OP_gdn
+                        ? key_i(c, "alias", 0)
+                        : 0;
     if (alias) {
         share(c, "y", c->op == OP_rmsnorm ? "x" : "o", 0);
         share(c, "dg", alias == 1 ? "dh" : "g", 0);
@@ -611,21 +656,37 @@ static void fill_values(struct op_case *c)
     double *x;
     switch (c->op) {
     case OP_embed:
-    case OP_embed_bwd: map_ids(c, "ids", c->op == OP_embed ? c->d->embed.vocab : c->d->embed_bwd.vocab, false); break;
+    case OP_embed_bwd:
+        map_ids(c, "ids", c->op == OP_embed ? c->d->embed.vocab : c->d->embed_bwd.vocab, false);
+        break;
     case OP_rmsnorm:
     case OP_rmsnorm_bwd:
     case OP_gdn_out:
-    case OP_gdn_out_bwd: map_normal(c, "w", 1, 0.3); break;
-    case OP_rope: values_rope(c); break;
+    case OP_gdn_out_bwd:
+        map_normal(c, "w", 1, 0.3);
+        break;
+    case OP_rope:
+        values_rope(c);
+        break;
     case OP_attn:
-    case OP_attn_bwd: map_normal(c, "q", 0, key_f(c, "qscale", 1)); break;
+    case OP_attn_bwd:
+        map_normal(c, "q", 0, key_f(c, "qscale", 1));
+        break;
     case OP_gdn_prep:
-    case OP_gdn_prep_bwd: values_prep(c); break;
+    case OP_gdn_prep_bwd:
+        values_prep(c);
+        break;
     case OP_gdn:
-    case OP_gdn_bwd: values_gdn(c); break;
-    case OP_gather: values_gather(c); break;
+    case OP_gdn_bwd:
+        values_gdn(c);
+        break;
+    case OP_gather:
+        values_gather(c);
+        break;
     case OP_head_ce:
-    case OP_head_kl: values_head(c); break;
+    case OP_head_kl:
+        values_head(c);
+        break;
     case OP_align_loss:
         map_near(c, "t", "s", key_f(c, "near", 1));
         map_uniform(c, "w", 0, 1);
@@ -640,13 +701,16 @@ static void fill_values(struct op_case *c)
         for (int64_t i = 0; i < n; i++)
             x[i] = rint(x[i] * 4) / 4; /* ties */
         break;
-    case OP_adamw: map_uniform(c, "v", 0, 1); break;
+    case OP_adamw:
+        map_uniform(c, "v", 0, 1);
+        break;
     case OP_cast:
         x = values(c, "src", &n);
         for (int64_t i = 0; i < n; i++)
             x[i] = c->d->cast.src.dt == DT_I32 ? rint(1000 * x[i]) : x[i] * pow(2, (double)(i % 40) - 30); /* down to subnormal halves */
         break;
-    default: break;
+    default:
+        break;
     }
 }
 

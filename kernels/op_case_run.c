@@ -16,33 +16,58 @@ static void store_guard(void *p, enum dtype dt, int64_t i)
     static const uint32_t nan32 = 0x7fc0dead, idx = 0x7fffdead;
     static const uint16_t bf = 0x7fc5, hf = 0x7e05;
     switch (dt) {
-    case DT_F64: memcpy((char *)p + i * 8, &nan64, 8); break;
-    case DT_F32: memcpy((char *)p + i * 4, &nan32, 4); break;
-    case DT_I32: memcpy((char *)p + i * 4, &idx, 4); break;
-    case DT_BF16: memcpy((char *)p + i * 2, &bf, 2); break;
-    case DT_F16: memcpy((char *)p + i * 2, &hf, 2); break;
+    case DT_F64:
+        memcpy((char *)p + i * 8, &nan64, 8);
+        break;
+    case DT_F32:
+        memcpy((char *)p + i * 4, &nan32, 4);
+        break;
+    case DT_I32:
+        memcpy((char *)p + i * 4, &idx, 4);
+        break;
+    case DT_BF16:
+        memcpy((char *)p + i * 2, &bf, 2);
+        break;
+    case DT_F16:
+        memcpy((char *)p + i * 2, &hf, 2);
+        break;
     }
 }
 
 static void store_value(void *p, enum dtype dt, int64_t i, double x)
 {
     switch (dt) {
-    case DT_F64: ((double *)p)[i] = x; break;
-    case DT_F32: ((float *)p)[i] = (float)x; break;
-    case DT_I32: ((int32_t *)p)[i] = (int32_t)x; break;
-    case DT_BF16: ((uint16_t *)p)[i] = f32_to_bf16((float)x); break;
-    case DT_F16: ((uint16_t *)p)[i] = f32_to_f16((float)x); break;
+    case DT_F64:
+        ((double *)p)[i] = x;
+        break;
+    case DT_F32:
+        ((float *)p)[i] = (float)x;
+        break;
+    case DT_I32:
+        ((int32_t *)p)[i] = (int32_t)x;
+        break;
+    case DT_BF16:
+        ((uint16_t *)p)[i] = f32_to_bf16((float)x);
+        break;
+    case DT_F16:
+        ((uint16_t *)p)[i] = f32_to_f16((float)x);
+        break;
     }
 }
 
 static double load_value(const void *p, enum dtype dt, int64_t i)
 {
     switch (dt) {
-    case DT_F64: return ((const double *)p)[i];
-    case DT_F32: return (double)((const float *)p)[i];
-    case DT_I32: return (double)((const int32_t *)p)[i];
-    case DT_BF16: return (double)bf16_to_f32(((const uint16_t *)p)[i]);
-    case DT_F16: return (double)f16_to_f32(((const uint16_t *)p)[i]);
+    case DT_F64:
+        return ((const double *)p)[i];
+    case DT_F32:
+        return (double)((const float *)p)[i];
+    case DT_I32:
+        return (double)((const int32_t *)p)[i];
+    case DT_BF16:
+        return (double)bf16_to_f32(((const uint16_t *)p)[i]);
+    case DT_F16:
+        return (double)f16_to_f32(((const uint16_t *)p)[i]);
     }
     return 0;
 }
@@ -50,12 +75,18 @@ static double load_value(const void *p, enum dtype dt, int64_t i)
 enum dtype op_case_dtype(const struct op_case *c, const struct case_tensor *t, const struct backend *be)
 {
     switch (t->cls) {
-    case VIEW_ACT: return be->act;
-    case VIEW_STAT: return be->stat;
-    case VIEW_I32: return DT_I32;
-    case VIEW_F64: return DT_F64;
-    case VIEW_ANY: return t->any_dt;
-    case VIEW_EITHER: break;
+    case VIEW_ACT:
+        return be->act;
+    case VIEW_STAT:
+        return be->stat;
+    case VIEW_I32:
+        return DT_I32;
+    case VIEW_F64:
+        return DT_F64;
+    case VIEW_ANY:
+        return t->any_dt;
+    case VIEW_EITHER:
+        break;
     }
     if (t->opaque || !strcmp(t->name, "hs"))
         return be->stat;
@@ -127,13 +158,26 @@ static void bind(struct case_run *r, int op)
             *v = NO_VIEW;
     }
     switch (c->ops[op]) {
-    case OP_attn: r->d[op].attn.seqs = &r->seqs; break;
-    case OP_attn_bwd: r->d[op].attn_bwd.seqs = &r->seqs; break;
-    case OP_conv: r->d[op].conv.seqs = &r->seqs; break;
-    case OP_conv_bwd: r->d[op].conv_bwd.seqs = &r->seqs; break;
-    case OP_gdn: r->d[op].gdn.seqs = &r->seqs; break;
-    case OP_gdn_bwd: r->d[op].gdn_bwd.seqs = &r->seqs; break;
-    default: break;
+    case OP_attn:
+        r->d[op].attn.seqs = &r->seqs;
+        break;
+    case OP_attn_bwd:
+        r->d[op].attn_bwd.seqs = &r->seqs;
+        break;
+    case OP_conv:
+        r->d[op].conv.seqs = &r->seqs;
+        break;
+    case OP_conv_bwd:
+        r->d[op].conv_bwd.seqs = &r->seqs;
+        break;
+    case OP_gdn:
+        r->d[op].gdn.seqs = &r->seqs;
+        break;
+    case OP_gdn_bwd:
+        r->d[op].gdn_bwd.seqs = &r->seqs;
+        break;
+    default:
+        break;
     }
 }
 
@@ -258,8 +302,8 @@ static int guards_of(struct case_run *r, int home, char *was, char *is, uint8_t 
     for (int64_t i = 0; i < r->buf[home].n; i++) {
         if (mask[i] || !memcmp(was + (size_t)i * size, is + (size_t)i * size, size))
             continue;
-        return ERR(e, E_CHECK, "op '%s' (%s) wrote outside its outputs: buffer of '%s', element %" PRId64 " of %" PRId64, op_names[r->c->op], r->c->shape, r->c->t[home].name,
-                   i - GUARD, r->buf[home].n - 2 * GUARD);
+        return ERR(e, E_CHECK, "op '%s' (%s) wrote outside its outputs: buffer of '%s', element %" PRId64 " of %" PRId64,
+                   op_names[r->c->op], r->c->shape, r->c->t[home].name, i - GUARD, r->buf[home].n - 2 * GUARD);
     }
     return 0;
 }

@@ -3,10 +3,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#define RULE(o, cond, ...)                  \
-    do {                                    \
-        if (!(cond) && !(o)->bad[0])        \
-            rule_broken((o), __VA_ARGS__);  \
+#define RULE(o, cond, ...)                                                                                                                 \
+    do {                                                                                                                                   \
+        if (!(cond) && !(o)->bad[0])                                                                                                       \
+            rule_broken((o), __VA_ARGS__);                                                                                                 \
     } while (0)
 
 static void rule_broken(struct op_views *o, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -26,13 +26,14 @@ static void begin(struct op_views *o, const char *op)
 }
 
 /* rows x width with row stride ld (0 = tight); returns the entry for the rarer fields. */
-static struct op_view *put(struct op_views *o, const char *name, const struct view *v, enum view_role role, enum view_class cls, bool required, int64_t rows,
-                           int64_t width, int64_t ld)
+static struct op_view *put(struct op_views *o, const char *name, const struct view *v, enum view_role role, enum view_class cls,
+                           bool required, int64_t rows, int64_t width, int64_t ld)
 {
     if (o->n >= (int)ARRAY_LEN(o->v))
         BUG("op '%s' lists too many views", o->op);
     struct op_view *e = &o->v[o->n++];
-    *e = (struct op_view){.name = name, .v = v, .role = role, .cls = cls, .required = required, .rows = rows, .width = width, .ld = ld ? ld : width};
+    *e = (struct op_view){
+        .name = name, .v = v, .role = role, .cls = cls, .required = required, .rows = rows, .width = width, .ld = ld ? ld : width};
     int64_t extent;
     RULE(o, rows >= 0 && width >= 0, "view '%s' would be %" PRId64 " x %" PRId64, name, rows, width);
     RULE(o, e->ld >= width, "row stride %" PRId64 " of view '%s' is below its width %" PRId64, e->ld, name, width);
@@ -81,7 +82,8 @@ static int64_t seqs_rule(struct op_views *o, const struct seqs *s, bool cache_ok
     RULE(o, s->n >= 0 && s->rows >= 0 && s->q_off, "sequence table of %d sequences, %" PRId64 " rows without offsets", (int)s->n, s->rows);
     if (o->bad[0])
         return 0;
-    RULE(o, s->q_off[0] == 0 && s->q_off[s->n] == s->rows, "sequence offsets span %d to %d, rows are %" PRId64, (int)s->q_off[0], (int)s->q_off[s->n], s->rows);
+    RULE(o, s->q_off[0] == 0 && s->q_off[s->n] == s->rows, "sequence offsets span %d to %d, rows are %" PRId64, (int)s->q_off[0],
+         (int)s->q_off[s->n], s->rows);
     RULE(o, cache_ok || !s->kv_off, "keys in a cache are not possible here");
     int64_t kv_rows = s->kv_off ? 0 : s->rows;
     for (int32_t i = 0; i < s->n; i++) {
@@ -198,15 +200,16 @@ void views_attn(const struct op_attn *d, struct op_views *o)
     OUT_OPT(o2, VIEW_ACT, r, d->h * d->vdim);
     OUT_OPT(lse2, VIEW_STAT, r, d->h);
     RULE(o, d->g > 0 && d->h > 0 && d->h % d->g == 0, "%" PRId64 " query heads over %" PRId64 " kv heads", d->h, d->g);
-    RULE(o, d->window >= 0 && d->window2 >= 0 && d->ring >= 0, "window %d, window2 %d, ring %d", (int)d->window, (int)d->window2, (int)d->ring);
+    RULE(o, d->window >= 0 && d->window2 >= 0 && d->ring >= 0, "window %d, window2 %d, ring %d", (int)d->window, (int)d->window2,
+         (int)d->ring);
     RULE(o, !d->lse2.p || d->o2.p, "lse2 without o2");
     if (o->bad[0] || !d->ring)
         return;
     for (int32_t i = 0; i < d->seqs->n; i++) { /* the oldest key that the first query sees must not have been overwritten by the last one */
         int32_t nk = seqs_kvlen(d->seqs, i), nq = seqs_qlen(d->seqs, i);
         int64_t w = d->window ? d->window : nk, w2 = !d->o2.p ? 0 : d->window2 ? d->window2 : nk;
-        RULE(o, nk <= d->ring || (nq - 1) + MAX(w, w2) <= d->ring, "ring of %d rows cannot hold window %d of %d queries over %d keys", (int)d->ring,
-             (int)d->window, (int)nq, (int)nk);
+        RULE(o, nk <= d->ring || (nq - 1) + MAX(w, w2) <= d->ring, "ring of %d rows cannot hold window %d of %d queries over %d keys",
+             (int)d->ring, (int)d->window, (int)nq, (int)nk);
     }
 }
 
@@ -492,7 +495,8 @@ void views_gather(const struct op_gather *d, struct op_views *o)
 {
     begin(o, "gather");
     int64_t ldd = d->ldd ? d->ldd : d->dim, lds = d->lds ? d->lds : d->dim;
-    int64_t dst_rows = d->di.p && ldd > 0 ? CEIL_DIV(d->dst.n - d->dim + 1, ldd) : d->rows, src_rows = d->si.p && lds > 0 ? CEIL_DIV(d->src.n - d->dim + 1, lds) : d->rows;
+    int64_t dst_rows = d->di.p && ldd > 0 ? CEIL_DIV(d->dst.n - d->dim + 1, ldd) : d->rows,
+            src_rows = d->si.p && lds > 0 ? CEIL_DIV(d->src.n - d->dim + 1, lds) : d->rows;
     OUT_LD(dst, VIEW_ANY, MAX(dst_rows, 0), d->dim, d->ldd);
     IN_LD(src, VIEW_ANY, MAX(src_rows, 0), d->dim, d->lds);
     index_view(IN_OPT(di, VIEW_I32, 1, d->rows), MAX(dst_rows, 0), false);

@@ -1,6 +1,6 @@
 /*
- * What an op touches, as a list: every view of a descriptor with its name, direction, type class and extent. One list serves the checks of be_OP, the byte
- * counts, the scan of check_finite, and the tests (which fill inputs and put guards around outputs without knowing the op).
+ * What an op touches, as a list: every view of a descriptor with its name, direction, type class and extent. One list serves the checks of
+ * be_OP, the byte counts, the scan of check_finite, and the tests (which fill inputs and put guards around outputs without knowing the op).
  */
 #ifndef KERNELS_OP_VIEWS_H
 #define KERNELS_OP_VIEWS_H
@@ -9,8 +9,8 @@
 
 enum view_role { VIEW_IN, VIEW_OUT, VIEW_INOUT };
 enum view_class {
-    VIEW_ACT,   /* be->act */
-    VIEW_STAT,  /* be->stat */
+    VIEW_ACT,    /* be->act */
+    VIEW_STAT,   /* be->stat */
     VIEW_EITHER, /* act or stat: parameter gradients, logits, saved states */
     VIEW_I32,
     VIEW_F64,
@@ -26,7 +26,7 @@ struct op_view {
     int64_t rows, width, ld;
     int64_t index_limit; /* I32 only: values must be below this (0 = not an index); negative values allowed when index_neg */
     bool index_neg;
-    int may_alias;       /* bit mask of list positions that this output may share memory with */
+    int may_alias; /* bit mask of list positions that this output may share memory with */
 };
 struct op_views {
     const char *op;
@@ -39,8 +39,8 @@ static inline int64_t op_view_extent(const struct op_view *v)
     return v->rows > 0 && v->width > 0 ? (v->rows - 1) * v->ld + v->width : 0;
 }
 
-#define X(op)                                                              \
-    void views_##op(const struct op_##op *d, struct op_views *out);        \
+#define X(op)                                                                                                                              \
+    void views_##op(const struct op_##op *d, struct op_views *out);                                                                        \
     double flops_##op(const struct op_##op *d);
 BACKEND_OPS(X)
 #undef X

@@ -1,6 +1,6 @@
 /*
- * be_OP: shape, type, absence and alias checks, index checks where the device is the host, FLOP and byte counts, then the backend's kernel. A broken rule sets the
- * sticky error and nothing runs, so a wrong descriptor never reaches memory.
+ * be_OP: shape, type, absence and alias checks, index checks where the device is the host, FLOP and byte counts, then the backend's kernel.
+ * A broken rule sets the sticky error and nothing runs, so a wrong descriptor never reaches memory.
  */
 #include "kernels/host.h"
 #include "kernels/op_views.h"
@@ -12,12 +12,18 @@ static bool class_ok(const struct backend *be, const struct op_view *v)
 {
     enum dtype dt = v->v->dt;
     switch (v->cls) {
-    case VIEW_ACT: return dt == be->act;
-    case VIEW_STAT: return dt == be->stat;
-    case VIEW_EITHER: return dt == be->act || dt == be->stat;
-    case VIEW_I32: return dt == DT_I32;
-    case VIEW_F64: return dt == DT_F64;
-    case VIEW_ANY: return true;
+    case VIEW_ACT:
+        return dt == be->act;
+    case VIEW_STAT:
+        return dt == be->stat;
+    case VIEW_EITHER:
+        return dt == be->act || dt == be->stat;
+    case VIEW_I32:
+        return dt == DT_I32;
+    case VIEW_F64:
+        return dt == DT_F64;
+    case VIEW_ANY:
+        return true;
     }
     return false;
 }
@@ -25,12 +31,18 @@ static bool class_ok(const struct backend *be, const struct op_view *v)
 static const char *class_name(const struct backend *be, enum view_class c)
 {
     switch (c) {
-    case VIEW_ACT: return dtype_name(be->act);
-    case VIEW_STAT: return dtype_name(be->stat);
-    case VIEW_EITHER: return be->act == be->stat ? dtype_name(be->act) : "the activations' or the statistics' type";
-    case VIEW_I32: return "i32";
-    case VIEW_F64: return "f64";
-    case VIEW_ANY: return "any";
+    case VIEW_ACT:
+        return dtype_name(be->act);
+    case VIEW_STAT:
+        return dtype_name(be->stat);
+    case VIEW_EITHER:
+        return be->act == be->stat ? dtype_name(be->act) : "the activations' or the statistics' type";
+    case VIEW_I32:
+        return "i32";
+    case VIEW_F64:
+        return "f64";
+    case VIEW_ANY:
+        return "any";
     }
     return "?";
 }
@@ -59,7 +71,8 @@ static bool index_ok(struct backend *be, const char *op, const struct op_view *v
     const int32_t *x = v->v->p;
     for (int64_t i = 0; i < v->width; i++)
         if (x[i] >= v->index_limit || (x[i] < 0 && !v->index_neg)) {
-            be_fail(be, E_CHECK, "op '%s': index %d at %" PRId64 " of view '%s' is outside 0..%" PRId64, op, (int)x[i], i, v->name, v->index_limit - 1);
+            be_fail(be, E_CHECK, "op '%s': index %d at %" PRId64 " of view '%s' is outside 0..%" PRId64, op, (int)x[i], i, v->name,
+                    v->index_limit - 1);
             return false;
         }
     return true;
@@ -81,12 +94,14 @@ static bool views_ok(struct backend *be, const struct op_views *o)
             return false;
         }
         if (!class_ok(be, v)) {
-            be_fail(be, E_CHECK, "op '%s': view '%s' is %s; on %s it must be %s", o->op, v->name, dtype_name(v->v->dt), be->ops->name, class_name(be, v->cls));
+            be_fail(be, E_CHECK, "op '%s': view '%s' is %s; on %s it must be %s", o->op, v->name, dtype_name(v->v->dt), be->ops->name,
+                    class_name(be, v->cls));
             return false;
         }
         if (v->v->n < want) {
-            be_fail(be, E_CHECK, "op '%s': view '%s' has %" PRId64 " elements; %" PRId64 " x %" PRId64 " with row stride %" PRId64 " need %" PRId64, o->op, v->name,
-                    v->v->n, v->rows, v->width, v->ld, want);
+            be_fail(be, E_CHECK,
+                    "op '%s': view '%s' has %" PRId64 " elements; %" PRId64 " x %" PRId64 " with row stride %" PRId64 " need %" PRId64,
+                    o->op, v->name, v->v->n, v->rows, v->width, v->ld, want);
             return false;
         }
         if (v->index_limit && be_is_host(be) && !index_ok(be, o->op, v))
@@ -108,9 +123,12 @@ static bool views_ok(struct backend *be, const struct op_views *o)
 static double element(const void *p, enum dtype dt, int64_t i)
 {
     switch (dt) {
-    case DT_F32: return (double)((const float *)p)[i];
-    case DT_F64: return ((const double *)p)[i];
-    case DT_I32: return 0;
+    case DT_F32:
+        return (double)((const float *)p)[i];
+    case DT_F64:
+        return ((const double *)p)[i];
+    case DT_I32:
+        return 0;
     case DT_BF16: { /* only whether it is finite matters: all exponent bits set in either format */
         uint16_t h = ((const uint16_t *)p)[i];
         return (h & 0x7f80u) == 0x7f80u ? (double)INFINITY : 0;
@@ -151,20 +169,20 @@ static void scan_outputs(struct backend *be, const struct op_views *o)
     }
 }
 
-#define X(op)                                                       \
-    void be_##op(struct backend *be, const struct op_##op *d)       \
-    {                                                               \
-        struct op_views o;                                          \
-        if (be->failed)                                             \
-            return;                                                 \
-        views_##op(d, &o);                                          \
-        if (!views_ok(be, &o))                                      \
-            return;                                                 \
-        be->flops += flops_##op(d);                                 \
-        be->bytes += views_bytes(&o);                               \
-        be->ops->op(be, d);                                         \
-        if (be->check_finite && !be->failed)                        \
-            scan_outputs(be, &o);                                   \
+#define X(op)                                                                                                                              \
+    void be_##op(struct backend *be, const struct op_##op *d)                                                                              \
+    {                                                                                                                                      \
+        struct op_views o;                                                                                                                 \
+        if (be->failed)                                                                                                                    \
+            return;                                                                                                                        \
+        views_##op(d, &o);                                                                                                                 \
+        if (!views_ok(be, &o))                                                                                                             \
+            return;                                                                                                                        \
+        be->flops += flops_##op(d);                                                                                                        \
+        be->bytes += views_bytes(&o);                                                                                                      \
+        be->ops->op(be, d);                                                                                                                \
+        if (be->check_finite && !be->failed)                                                                                               \
+            scan_outputs(be, &o);                                                                                                          \
     }
 BACKEND_OPS(X)
 #undef X

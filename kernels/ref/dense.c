@@ -66,17 +66,23 @@ void REF(gather)(struct backend *be, const struct op_gather *d)
     int64_t ldd = d->ldd ? d->ldd : d->dim, lds = d->lds ? d->lds : d->dim;
     const int32_t *di = ref_i32(d->di), *si = ref_i32(d->si);
     for (int64_t r = 0; r < d->rows; r++)
-        memcpy((char *)d->dst.p + (size_t)((di ? di[r] : r) * ldd) * size, (const char *)d->src.p + (size_t)((si ? si[r] : r) * lds) * size, (size_t)d->dim * size);
+        memcpy((char *)d->dst.p + (size_t)((di ? di[r] : r) * ldd) * size, (const char *)d->src.p + (size_t)((si ? si[r] : r) * lds) * size,
+               (size_t)d->dim * size);
 }
 
 static double load_as_f64(struct view v, int64_t i)
 {
     switch (v.dt) {
-    case DT_F32: return (double)((const float *)v.p)[i];
-    case DT_F64: return ((const double *)v.p)[i];
-    case DT_BF16: return (double)bf16_to_f32(((const uint16_t *)v.p)[i]);
-    case DT_F16: return (double)f16_to_f32(((const uint16_t *)v.p)[i]);
-    case DT_I32: return (double)((const int32_t *)v.p)[i];
+    case DT_F32:
+        return (double)((const float *)v.p)[i];
+    case DT_F64:
+        return ((const double *)v.p)[i];
+    case DT_BF16:
+        return (double)bf16_to_f32(((const uint16_t *)v.p)[i]);
+    case DT_F16:
+        return (double)f16_to_f32(((const uint16_t *)v.p)[i]);
+    case DT_I32:
+        return (double)((const int32_t *)v.p)[i];
     }
     return 0;
 }
@@ -85,11 +91,21 @@ static double load_as_f64(struct view v, int64_t i)
 static void store_f64(struct view v, int64_t i, double x)
 {
     switch (v.dt) {
-    case DT_F32: ((float *)v.p)[i] = (float)x; break;
-    case DT_F64: ((double *)v.p)[i] = x; break;
-    case DT_BF16: ((uint16_t *)v.p)[i] = f32_to_bf16((float)x); break;
-    case DT_F16: ((uint16_t *)v.p)[i] = f32_to_f16((float)x); break;
-    case DT_I32: ((int32_t *)v.p)[i] = (int32_t)x; break;
+    case DT_F32:
+        ((float *)v.p)[i] = (float)x;
+        break;
+    case DT_F64:
+        ((double *)v.p)[i] = x;
+        break;
+    case DT_BF16:
+        ((uint16_t *)v.p)[i] = f32_to_bf16((float)x);
+        break;
+    case DT_F16:
+        ((uint16_t *)v.p)[i] = f32_to_f16((float)x);
+        break;
+    case DT_I32:
+        ((int32_t *)v.p)[i] = (int32_t)x;
+        break;
     }
 }
 

@@ -1,4 +1,5 @@
-/* Gated DeltaNet: the maps around it, the recurrence token by token, its backward with all states of a chunk replayed, the output norm; the short convolution. */
+/* Gated DeltaNet: the maps around it, the recurrence token by token, its backward with all states of a chunk replayed, the output norm; the
+ * short convolution. */
 #include "kernels/ref/ref.h"
 
 void REF(conv)(struct backend *be, const struct op_conv *d)
@@ -139,6 +140,13 @@ static int64_t head_v(const struct gdn_head *x, int64_t row)
     return (row * x->hv + x->head) * x->vdim;
 }
 
+/* Fields that op_gdn and op_gdn_bwd share. */
+#define GDN_HEAD(d, head_)                                                                                                                 \
+    {                                                                                                                                      \
+        .kdim = (d)->kdim, .vdim = (d)->vdim, .h = (d)->h, .hv = (d)->hv, .head = (head_), .key_head = (head_) / ((d)->hv / (d)->h),       \
+        .q = ref_p((d)->q), .k = ref_p((d)->k), .v = ref_p((d)->v), .g = ref_p((d)->g), .beta = ref_p((d)->beta)                           \
+    }
+
 /* S (in place) becomes the state after token row; delta [V] = beta (v - S'^T k). */
 static void gdn_token(const struct gdn_head *x, REAL *s, REAL *delta, int64_t row)
 {
@@ -183,7 +191,7 @@ void REF(gdn)(struct backend *be, const struct op_gdn *d)
     for (int32_t seq = 0; s && seq < d->seqs->n; seq++) {
         int64_t first = d->seqs->q_off[seq], len = seqs_qlen(d->seqs, seq);
         for (int64_t head = 0; head < d->hv; head++) {
-            struct gdn_head x = {d->kdim, d->vdim, d->h, d->hv, head, head / (d->hv / d->h), ref_p(d->q), ref_p(d->k), ref_p(d->v), ref_p(d->g), ref_p(d->beta)};
+            struct gdn_head x = GDN_HEAD(d, head);
             int64_t at = (seq * d->hv + head) * kv;
             if (d->s_in.p)
                 memcpy(s, ref_p(d->s_in) + at, (size_t)kv * sizeof *s);
@@ -219,11 +227,13 @@ struct gdn_replay {
 };
 
 /* The step back over one token; st[0], st[1]: state before and after it. */
-static void gdn_token_bwd(const struct op_gdn_bwd *d, const struct gdn_head *x, struct gdn_replay *m, const REAL *before, const REAL *after, const REAL *delta, int64_t row)
+static void gdn_token_bwd(const struct op_gdn_bwd *d, const struct gdn_head *x, struct gdn_replay *m, const REAL *before, const REAL *after,
+                          const REAL *delta, int64_t row)
 {
     int64_t kd = x->kdim, vd = x->vdim, at = row * x->hv + x->head;
     const REAL *q = head_k(x, x->q, row), *k = head_k(x, x->k, row), *g_o = ref_p(d->d_o) + head_v(x, row);
-    REAL *dq = ref_p(d->dq) + (row * x->h + x->key_head) * kd, *dk = ref_p(d->dk) + (row * x->h + x->key_head) * kd, *dv = ref_p(d->dv) + head_v(x, row);
+    REAL *dq = ref_p(d->dq) + (row * x->h + x->key_head) * kd, *dk = ref_p(d->dk) + (row * x->h + x->key_head) * kd,
+         *dv = ref_p(d->dv) + head_v(x, row);
     REAL alpha = ref_exp(x->g[at]), beta = x->beta[at], scale = (REAL)d->scale, dbeta = 0, dg = 0;
     for (int64_t i = 0; i < kd; i++) {
         REAL sum = 0;
@@ -299,7 +309,7 @@ void REF(gdn_bwd)(struct backend *be, const struct op_gdn_bwd *d)
     memset(d->dk.p, 0, (size_t)(d->seqs->rows * d->h * d->kdim) * sizeof(REAL));
     for (int32_t seq = 0; seq < d->seqs->n; seq++)
         for (int64_t head = 0; head < d->hv; head++) {
-            struct gdn_head x = {d->kdim, d->vdim, d->h, d->hv, head, head / (d->hv / d->h), ref_p(d->q), ref_p(d->k), ref_p(d->v), ref_p(d->g), ref_p(d->beta)};
+            struct gdn_head x = GDN_HEAD(d, head);
             gdn_head_bwd(d, &x, &m, d->seqs->q_off[seq], seqs_qlen(d->seqs, seq));
         }
     free(buf);

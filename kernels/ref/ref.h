@@ -1,7 +1,8 @@
 /*
- * The naive reference: every op as its definition reads, one element after another. Compiled twice, REAL = float and REAL = double; the double build is the truth that
- * the other backends are tested against. Views are REAL (activations and statistics alike). Sums run plainly, in ascending order, in REAL.
- * Speed does not matter here beyond tests of a few seconds; only the matrix product and attention use the pool, by independent rows.
+ * The naive reference: every op as its definition reads, one element after another. Compiled twice, REAL = float and REAL = double; the
+ * double build is the truth that the other backends are tested against. Views are REAL (activations and statistics alike). Sums run
+ * plainly, in ascending order, in REAL. Speed does not matter here beyond tests of a few seconds; only the matrix product and attention use
+ * the pool, by independent rows.
  */
 #ifndef KERNELS_REF_REF_H
 #define KERNELS_REF_REF_H
@@ -16,7 +17,7 @@
 #define REF_PASTE(a, b) REF_PASTE2(a, b)
 #define REF(op) REF_PASTE(ref_##op##_, REAL) /* ref_gemm_float, ref_gemm_double */
 
-#define X(op) void REF(op)(struct backend *be, const struct op_##op *d);
+#define X(op) void REF(op)(struct backend * be, const struct op_##op *d);
 BACKEND_OPS(X)
 #undef X
 

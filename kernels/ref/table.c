@@ -12,15 +12,14 @@
 #define REF_DT DT_F32
 #endif
 
-static const struct backend_ops ref_ops = {
-    .name = REF_NAME,
-    .alloc = host_alloc,
-    .free = host_free,
-    .copy = host_copy,
-    .zero = host_zero,
-    .sync = host_sync,
+static const struct backend_ops ref_ops = {.name = REF_NAME,
+                                           .alloc = host_alloc,
+                                           .free = host_free,
+                                           .copy = host_copy,
+                                           .zero = host_zero,
+                                           .sync = host_sync,
 #define X(op) .op = REF(op),
-    BACKEND_OPS(X)
+                                           BACKEND_OPS(X)
 #undef X
 };
 

@@ -1,9 +1,9 @@
 /*
- * Every backward of the reference against finite differences of its forward, in double: the derivative of L = <outputs, upstream gradients> along random directions in
- * each input, in all inputs at once, and along single coordinates. Fourth-order central differences D4 with step h; beside them the second-order D2.
- * Limit of |D4 - <gradient, direction>|: rounding 8 eps sum|L terms| / h, truncation: D2 - D4 is h^2 f'''/6, D4's own error h^4 f^(5)/30, so 1e-3 |D2 - D4| covers
- * f^(5) up to 5e3 f''' at h = 1e-3, and 1e-9 of the value for the gradient's own rounding. A wrong formula is off by 1e-3 to 1.
- * Usage: grad_ops [-o OP]
+ * Every backward of the reference against finite differences of its forward, in double: the derivative of L = <outputs, upstream gradients>
+ * along random directions in each input, in all inputs at once, and along single coordinates. Fourth-order central differences D4 with step
+ * h; beside them the second-order D2. Limit of |D4 - <gradient, direction>|: rounding 8 eps sum|L terms| / h, truncation: D2 - D4 is h^2
+ * f'''/6, D4's own error h^4 f^(5)/30, so 1e-3 |D2 - D4| covers f^(5) up to 5e3 f''' at h = 1e-3, and 1e-9 of the value for the gradient's
+ * own rounding. A wrong formula is off by 1e-3 to 1. Usage: grad_ops [-o OP]
  */
 #include <math.h>
 
@@ -28,7 +28,13 @@ static const struct grad_spec specs[] = {
     {.bwd = "conv_bwd", .out = {{"y", "dy"}}, .in = {{"x", "dx"}, {"w", "dw"}}},
     {.bwd = "gdn_prep_bwd",
      .out = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}, {"g", "dg"}, {"beta", "dbeta"}},
-     .in = {{"q_lin", "dq_lin"}, {"k_lin", "dk_lin"}, {"v_lin", "dv_lin"}, {"a_lin", "da_lin"}, {"b_lin", "db_lin"}, {"a_log", "da_log"}, {"dt_bias", "ddt_bias"}}},
+     .in = {{"q_lin", "dq_lin"},
+            {"k_lin", "dk_lin"},
+            {"v_lin", "dv_lin"},
+            {"a_lin", "da_lin"},
+            {"b_lin", "db_lin"},
+            {"a_log", "da_log"},
+            {"dt_bias", "ddt_bias"}}},
     {.bwd = "gdn_bwd", .out = {{"o", "d_o"}}, .in = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}, {"g", "dg"}, {"beta", "dbeta"}}},
     {.bwd = "gdn_out_bwd", .out = {{"y", "dy"}}, .in = {{"o", "d_o"}, {"gate", "dgate"}, {"w", "dw"}}},
     {.bwd = "mix_bwd", .fwd = "mix", .out = {{"y", "dy"}}, .in = {{"x[0]", "dx[0]"}, {"x[1]", "dx[1]"}, {"x[2]", "dx[2]"}}},
@@ -163,7 +169,8 @@ static void compare(struct probe *p, const char *what)
     test_checks++;
     if (!(share <= 1)) { /* NaN fails */
         test_failed++;
-        printf("FAIL %s %s along %s: differences %.12g, gradient %.12g, limit of the error %.3g\n", p->s->bwd, p->bwd.shape, what, d4, want, limit);
+        printf("FAIL %s %s along %s: differences %.12g, gradient %.12g, limit of the error %.3g\n", p->s->bwd, p->bwd.shape, what, d4, want,
+               limit);
     }
     if (!(share <= p->worst)) {
         p->worst = share;
@@ -274,7 +281,8 @@ static void test_one(struct backend *be, const struct grad_spec *s, const char *
         compare(p, "all inputs");
     }
     CHECK(nonzero > 0);
-    printf("%s %-13s %-62s worst %.3g = %.2f of limit, along %s\n", test_failed == failed ? "ok  " : "FAIL", s->bwd, shape, p->worst_err, p->worst, p->worst_what);
+    printf("%s %-13s %-62s worst %.3g = %.2f of limit, along %s\n", test_failed == failed ? "ok  " : "FAIL", s->bwd, shape, p->worst_err,
+           p->worst, p->worst_what);
     case_run_close(&p->run);
     for (int k = 0; k < 7; k++) {
         free(p->grad[k]);
@@ -286,7 +294,8 @@ static void test_one(struct backend *be, const struct grad_spec *s, const char *
 }
 
 /* <A x, y> = <x, B y> for pairs of ops that are each other's transpose; both sides are sums of the same products. */
-static void test_adjoint(struct backend *be, const char *a, const char *a_shape, const char *a_out, const char *b, const char *b_shape, const char *b_in, const char *b_out)
+static void test_adjoint(struct backend *be, const char *a, const char *a_shape, const char *a_out, const char *b, const char *b_shape,
+                         const char *b_in, const char *b_out)
 {
     static struct op_case ca, cb;
     struct case_run r;
@@ -355,7 +364,8 @@ static void test_dp(struct backend *be, const char *op, const char *shape, const
     CHECK_OK(case_run_get(&r, dp, got, e));
     for (int k = 0; k < n_out; k++) {
         int64_t n;
-        double *y = malloc((size_t)(c.t[op_case_find(&c, up)].rows * c.t[op_case_find(&c, up)].width + 1) * sizeof *y), *u = values(&c, up, &n), sum = c.t[dp].x[k], size = 0;
+        double *y = malloc((size_t)(c.t[op_case_find(&c, up)].rows * c.t[op_case_find(&c, up)].width + 1) * sizeof *y),
+               *u = values(&c, up, &n), sum = c.t[dp].x[k], size = 0;
         CHECK_OK(case_run_get(&r, op_case_find(&c, outs[k]), y, e));
         for (int64_t i = 0; i < n; i++) {
             sum += y[i] * u[i];

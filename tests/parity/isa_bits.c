@@ -1,7 +1,7 @@
 /*
- * The cpu backend's promise "strict": every op gives identical bits with AVX-512, AVX2 and portable code, with 1 and 2 threads, and a sequence (or row) gives the same bits
- * alone and packed with others. No tolerance: values are compared as bytes.
- * Usage: parity_isa_bits [-o OP]          tests.cmake: tsan
+ * The cpu backend's promise "strict": every op gives identical bits with AVX-512, AVX2 and portable code, with 1 and 2 threads, and a
+ * sequence (or row) gives the same bits alone and packed with others. No tolerance: values are compared as bytes. Usage: parity_isa_bits
+ * [-o OP]          tests.cmake: tsan
  */
 #include <stdlib.h>
 
@@ -45,7 +45,8 @@ static int evaluate(const struct op_case *c, struct backend *be, struct result *
 }
 
 /* Not compared: parts of ainv that no one writes keep their NaN guard, which memcmp treats as equal. */
-static void same_bits(const struct op_case *c, const struct result *a, const struct result *b, const char *la, const char *lb, const char *repro)
+static void same_bits(const struct op_case *c, const struct result *a, const struct result *b, const char *la, const char *lb,
+                      const char *repro)
 {
     for (int t = 0; t < c->n_t; t++) {
         size_t n = (size_t)(c->t[t].rows * c->t[t].width);
@@ -59,8 +60,8 @@ static void same_bits(const struct op_case *c, const struct result *a, const str
             if (memcmp(&a->y[t][i], &b->y[t][i], sizeof(double)) && !differ++)
                 first = i;
         test_failed++;
-        printf("FAIL %s %s: '%s' differs in %zu of %zu elements, first %zu: %s %.9g, %s %.9g\n     repro: %s\n", op_names[c->op], c->shape, c->t[t].name, differ, n, first, la,
-               a->y[t][first], lb, b->y[t][first], repro);
+        printf("FAIL %s %s: '%s' differs in %zu of %zu elements, first %zu: %s %.9g, %s %.9g\n     repro: %s\n", op_names[c->op], c->shape,
+               c->t[t].name, differ, n, first, la, a->y[t][first], lb, b->y[t][first], repro);
     }
 }
 
@@ -186,11 +187,13 @@ static void test_part(struct backend *be, const struct op_case *whole, const str
         if (!alone.y[t] || !slice(&whole->t[w], &c.t[t], p, &row0, &col0))
             continue;
         for (int64_t r = 0; r < c.t[t].rows; r++)
-            bad += memcmp(alone.y[t] + r * c.t[t].width, all->y[w] + (row0 + r) * whole->t[w].width + col0, (size_t)c.t[t].width * sizeof(double)) != 0;
+            bad += memcmp(alone.y[t] + r * c.t[t].width, all->y[w] + (row0 + r) * whole->t[w].width + col0,
+                          (size_t)c.t[t].width * sizeof(double)) != 0;
         test_checks++;
         if (bad) {
             test_failed++;
-            printf("FAIL %s %s on %s: %lld rows of '%s' differ from the same rows in a batch of %d (rows %lld..)\n     repro: parity_isa_bits -o %s   (seed 44)\n",
+            printf("FAIL %s %s on %s: %lld rows of '%s' differ from the same rows in a batch of %d (rows %lld..)\n     repro: "
+                   "parity_isa_bits -o %s   (seed 44)\n",
                    batches[index].op, shape, be->desc, (long long)bad, c.t[t].name, BATCH_ROWS, (long long)p->row, batches[index].op);
         }
     }
@@ -238,7 +241,8 @@ int main(int argc, char **argv)
     CHECK_OK(pool_open(&pool[1], 1, e));
     CHECK_OK(pool_open(&pool[2], 2, e));
     for (int k = 0; k < CONFIGS; k++) {
-        if (backend_open(&be[k], &(struct backend_opts){.name = "cpu", .isa = configs[k].isa, .pool = pool[configs[k].threads]}, &er) == 0) {
+        if (backend_open(&be[k], &(struct backend_opts){.name = "cpu", .isa = configs[k].isa, .pool = pool[configs[k].threads]}, &er) ==
+            0) {
             isas += k % 2;
             continue;
         }

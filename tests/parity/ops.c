@@ -1,11 +1,13 @@
 /*
- * Every op on every backend against the double reference, given the very same numbers (inputs are rounded to the tested backend's types first). Guards around and
- * between all tensors must stay as they were, inputs too. ref32 is always among the tested: it shows what plain float arithmetic reaches.
+ * Every op on every backend against the double reference, given the very same numbers (inputs are rounded to the tested backend's types
+ * first). Guards around and between all tensors must stay as they were, inputs too. ref32 is always among the tested: it shows what plain
+ * float arithmetic reaches.
  *
- * Tolerance of an element: L (S + u |ref|), u the unit roundoff. S: how much this output tensor moves (maximum over elements and 4 draws) when every input is changed
- * by a random relative u, measured on the double reference, so that ill-conditioned cases get what they need and no more. L = 4 sqrt(n) + 8 with n the op's longest
- * chain of dependent additions: rounding errors of a chain act like relative input changes of lambda sqrt(n) u (probabilistic backward error, lambda = 4), and 8 for
- * exp, log, division. On bf16 backends u = 2^-9 and L = 8: sums are float, a handful of operands are rounded to bf16. Integers and conversions are compared exactly.
+ * Tolerance of an element: L (S + u |ref|), u the unit roundoff. S: how much this output tensor moves (maximum over elements and 4 draws)
+ * when every input is changed by a random relative u, measured on the double reference, so that ill-conditioned cases get what they need
+ * and no more. L = 4 sqrt(n) + 8 with n the op's longest chain of dependent additions: rounding errors of a chain act like relative input
+ * changes of lambda sqrt(n) u (probabilistic backward error, lambda = 4), and 8 for exp, log, division. On bf16 backends u = 2^-9 and L =
+ * 8: sums are float, a handful of operands are rounded to bf16. Integers and conversions are compared exactly.
  *
  * Usage: parity_ops [-o OP] [-b BACKEND] [-n INDEX]; backends: ref32, cpu:avx512, cpu:avx2, cpu:portable, cuda:f32, cuda:bf16
  */
@@ -20,8 +22,9 @@ static const struct {
     const char *label, *name, *isa;
     enum dtype act;
 } tested[] = {
-    {"ref32", "ref32", NULL, DT_F32},        {"cpu:avx512", "cpu", "avx512", DT_F32}, {"cpu:avx2", "cpu", "avx2", DT_F32},
-    {"cpu:portable", "cpu", "portable", DT_F32}, {"cuda:f32", "cuda", NULL, DT_F32},      {"cuda:bf16", "cuda", NULL, DT_BF16},
+    {"ref32", "ref32", NULL, DT_F32},    {"cpu:avx512", "cpu", "avx512", DT_F32},
+    {"cpu:avx2", "cpu", "avx2", DT_F32}, {"cpu:portable", "cpu", "portable", DT_F32},
+    {"cuda:f32", "cuda", NULL, DT_F32},  {"cuda:bf16", "cuda", NULL, DT_BF16},
 };
 
 struct outputs {
@@ -59,7 +62,8 @@ static bool exact(const struct op_case *c, const struct case_tensor *t)
 }
 
 /* S for every output: the largest move over draws of relative input changes of size u. */
-static int sensitivity(struct op_case *c, struct backend *ref, const struct outputs *base, double u, double s[CASE_MAX_TENSORS], struct err *e)
+static int sensitivity(struct op_case *c, struct backend *ref, const struct outputs *base, double u, double s[CASE_MAX_TENSORS],
+                       struct err *e)
 {
     double *keep[CASE_MAX_TENSORS];
     int rc = 0;
@@ -151,8 +155,8 @@ static void test_one(const char *label, struct backend *be, struct backend *ref,
     if (rc != 0)
         printf("FAIL %-12s %-12s %s: %s\n", label, op, shape, e->msg);
     else
-        printf("%s %-12s %-12s %-52s max err %.3g (%s[%lld] got %.9g, ref %.9g) = %.2f of limit%s\n", ok ? "ok  " : "FAIL", label, op, shape, w.err, w.tensor ? w.tensor : "-",
-               (long long)w.at, w.got, w.ref, w.share, w.remark);
+        printf("%s %-12s %-12s %-52s max err %.3g (%s[%lld] got %.9g, ref %.9g) = %.2f of limit%s\n", ok ? "ok  " : "FAIL", label, op,
+               shape, w.err, w.tensor ? w.tensor : "-", (long long)w.at, w.got, w.ref, w.share, w.remark);
     if (!ok)
         printf("     repro: parity_ops -b %s -n %zu   (seed 42)\n", label, index);
     outputs_free(&want);
@@ -184,7 +188,8 @@ int main(int argc, char **argv)
     for (size_t b = 0; b < ARRAY_LEN(tested); b++) {
         if (backend && strncmp(tested[b].label, backend, strlen(backend)))
             continue;
-        if (backend_open(&be, &(struct backend_opts){.name = tested[b].name, .isa = tested[b].isa, .act = tested[b].act, .pool = pool}, e) != 0) {
+        if (backend_open(&be, &(struct backend_opts){.name = tested[b].name, .isa = tested[b].isa, .act = tested[b].act, .pool = pool},
+                         e) != 0) {
             printf("SKIPPED: %s: %s\n", tested[b].label, e->msg);
             if (e->code != E_ENV || backend) /* asked for by name: not there is a failure */
                 test_failed++;

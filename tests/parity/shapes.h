@@ -1,4 +1,5 @@
-/* Shapes that every backend must agree on: odd sizes, one row, tile edges, empty, grouped heads, windows beyond T, several sequences, gate spikes, parallel keys. */
+/* Shapes that every backend must agree on: odd sizes, one row, tile edges, empty, grouped heads, windows beyond T, several sequences, gate
+ * spikes, parallel keys. */
 #ifndef TESTS_PARITY_SHAPES_H
 #define TESTS_PARITY_SHAPES_H
 

@@ -1,4 +1,5 @@
-/* be_OP refuses wrong descriptors before anything runs; errors stick; memory is accounted; FLOP and byte counts are those of the operator notes. */
+/* be_OP refuses wrong descriptors before anything runs; errors stick; memory is accounted; FLOP and byte counts are those of the operator
+ * notes. */
 #include "kernels/half.h"
 #include "kernels/ops.h"
 #include "tests/test.h"
@@ -57,7 +58,10 @@ static void test_shapes(void)
     expect_fail(be, "op 'gemm'");
     be_topk(be, &(struct op_topk){.ids = {ids, DT_I32, 8}, .z = f64(0, 8), .rows = 1, .n = 8, .k = 65});
     expect_fail(be, "k 65 of 8");
-    be_rope(be, &(struct op_rope){.x = f64(0, 3), .cos = f64(10, 1), .sin = f64(20, 1), .pos = {ids, DT_I32, 1}, .rows = 1, .heads = 1, .dim = 3, .max_pos = 1});
+    be_rope(
+        be,
+        &(struct op_rope){
+            .x = f64(0, 3), .cos = f64(10, 1), .sin = f64(20, 1), .pos = {ids, DT_I32, 1}, .rows = 1, .heads = 1, .dim = 3, .max_pos = 1});
     expect_fail(be, "head dim 3 is odd");
     be_embed(be, &(struct op_embed){.y = f64(0, 8), .w = f64(10, 7), .ids = {ids, DT_I32, 8}, .rows = 8, .vocab = 7, .dim = 1});
     expect_fail(be, "index 7 at 7 of view 'ids' is outside 0..6");
@@ -78,8 +82,25 @@ static void test_alias(void)
     /* gradients side by side in one buffer are apart; overlapping columns are not */
     const int32_t off[2] = {0, 2};
     struct seqs s = {.n = 1, .rows = 2, .q_off = off};
-    struct op_attn_bwd a = {.dq = f64(0, 6), .dk = f64(2, 5), .dv = f64(3, 5), .q = f64(100, 6), .k = f64(102, 5), .v = f64(103, 5), .d_o = f64(20, 4), .o = f64(30, 4),
-                            .lse = f64(40, 4), .seqs = &s, .h = 2, .g = 1, .kdim = 1, .vdim = 1, .ldq = 4, .ldk = 4, .ldv = 4, .scale = 1, .p1 = 1};
+    struct op_attn_bwd a = {.dq = f64(0, 6),
+                            .dk = f64(2, 5),
+                            .dv = f64(3, 5),
+                            .q = f64(100, 6),
+                            .k = f64(102, 5),
+                            .v = f64(103, 5),
+                            .d_o = f64(20, 4),
+                            .o = f64(30, 4),
+                            .lse = f64(40, 4),
+                            .seqs = &s,
+                            .h = 2,
+                            .g = 1,
+                            .kdim = 1,
+                            .vdim = 1,
+                            .ldq = 4,
+                            .ldk = 4,
+                            .ldv = 4,
+                            .scale = 1,
+                            .p1 = 1};
     a.d_o.n = a.o.n = a.lse.n = 4;
     be_attn_bwd(be, &a);
     CHECK_OK(be_sync(be, e));
@@ -94,7 +115,8 @@ static void test_seqs(void)
     struct backend *be = open_ref(0);
     const int32_t good[3] = {0, 1, 3}, down[3] = {0, 2, 1}, kv[2] = {0, 4}, len[2] = {4, 4}, shorter[2] = {4, 1};
     struct seqs s = {.n = 2, .rows = 3, .q_off = good};
-    struct op_attn a = {.q = f64(0, 3), .k = f64(10, 8), .v = f64(20, 8), .o = f64(30, 3), .seqs = &s, .h = 1, .g = 1, .kdim = 1, .vdim = 1, .scale = 1};
+    struct op_attn a = {
+        .q = f64(0, 3), .k = f64(10, 8), .v = f64(20, 8), .o = f64(30, 3), .seqs = &s, .h = 1, .g = 1, .kdim = 1, .vdim = 1, .scale = 1};
     be_attn(be, &a);
     CHECK_OK(be_sync(be, e));
     CHECK(be->flops == 2 * 2 * (1 + 3)); /* 1 + (1 + 2) pairs, q.k and p v */
@@ -211,7 +233,8 @@ static void test_flops(void)
     CHECK(per > 491.4e3 && per < 491.6e3); /* 491.5 k with the states replayed */
 }
 
-/* Every half goes to float and back unchanged; every midpoint between neighbours rounds to the even one, a little more or less to the near one. */
+/* Every half goes to float and back unchanged; every midpoint between neighbours rounds to the even one, a little more or less to the near
+ * one. */
 static void test_half(void)
 {
     for (uint32_t i = 0; i < 0x10000; i++) {
@@ -224,12 +247,14 @@ static void test_half(void)
         if ((h & 0x7fffu) < 0x7c00u - 1) { /* finite with a finite neighbour above in magnitude */
             double mid = ((double)f16_to_f32(h) + (double)f16_to_f32((uint16_t)(h + 1))) / 2;
             uint16_t even = (uint16_t)(h + (h & 1));
-            if (f32_to_f16((float)mid) != even || f32_to_f16((float)(mid * (1 + 1e-6))) != h + 1 || f32_to_f16((float)(mid * (1 - 1e-6))) != h)
+            if (f32_to_f16((float)mid) != even || f32_to_f16((float)(mid * (1 + 1e-6))) != h + 1 ||
+                f32_to_f16((float)(mid * (1 - 1e-6))) != h)
                 CHECK(!"f16 rounding");
         }
         if ((h & 0x7fffu) < 0x7f80u - 1) {
             float mid = f32_from_bits((uint32_t)h << 16 | 0x8000u);
-            if (f32_to_bf16(mid) != (uint16_t)(h + (h & 1)) || f32_to_bf16(f32_from_bits(f32_bits(mid) + 1)) != h + 1 || f32_to_bf16(f32_from_bits(f32_bits(mid) - 1)) != h)
+            if (f32_to_bf16(mid) != (uint16_t)(h + (h & 1)) || f32_to_bf16(f32_from_bits(f32_bits(mid) + 1)) != h + 1 ||
+                f32_to_bf16(f32_from_bits(f32_bits(mid) - 1)) != h)
                 CHECK(!"bf16 rounding");
         }
     }
