@@ -1,0 +1,78 @@
+/* Common words (spec section 5): the ten words that stand in the list more often than the others. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ruler/gen.h"
+
+static const char cwe_body[] = "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear most "
+                               "often.\n{context}\nQuestion: What are the 10 most common words in the above list?";
+static const char cwe_prefix[] = " Answer: The top 10 words that appear most often in the list are:";
+enum { COMMON = 10 };
+
+/* n words, the first ten `a` times, the others `b` times; the numbered list goes to out, the ten to g->answers. */
+static int example(struct gen *g, int64_t n, int64_t a, int64_t b, struct str *out, struct err *e)
+{
+    const struct list *words = &g->res->cwe;
+    int64_t c = MIN(n, COMMON), total = c * a + (n - c) * b;
+    if (n > (int64_t)words->n)
+        return ERR(e, E_INPUT, "cwe: %" PRId64 " words asked for, the word lists hold %zu; longer lengths need RULER's english_words.json, which is not "
+                   "bundled", n, words->n);
+    const int64_t *order = gen_perm(g, words->n, e), *mix;
+    int64_t *pick = malloc((size_t)(n + 1) * sizeof *pick);
+    if (!order || !pick || py_sample(&g->py, (int64_t)words->n, n, pick)) {
+        free(pick);
+        return order ? err_nomem(e, (size_t)n * 8, "drawing words") : -1;
+    }
+    for (int64_t i = 0; i < n; i++)
+        pick[i] = order[pick[i]]; /* before gen_perm may drop `order` */
+    int rc = 0;
+    mix = gen_perm(g, (size_t)total, e);
+    for (int64_t i = 0; mix && i < total; i++) {
+        int64_t j = mix[i];
+        j = j < c * a ? j % c : c + (j - c * a) % (n - c);
+        str_printf(out, i ? " %" PRId64 ". %s" : "%" PRId64 ". %s", i + 1, words->v[pick[j]]);
+    }
+    list_clear(&g->answers);
+    for (int64_t i = 0; mix && !rc && i < c; i++)
+        rc = list_add(&g->answers, words->v[pick[i]], strlen(words->v[pick[i]]), e);
+    free(pick);
+    return mix ? rc : -1;
+}
+
+static int cwe_text(struct gen *g, int64_t n, struct err *e)
+{
+    bool small = g->max_len < 4096;
+    struct str few = STR_INIT, ctx = STR_INIT, templ = STR_INIT;
+    str_printf(&templ, "%s%s%s%s", g->before, cwe_body, g->after, cwe_prefix);
+    str_clear(&g->text);
+    struct fill f[] = {{"context", &few}}, m[] = {{"context", &ctx}};
+    int rc = small ? example(g, 20, 3, 1, &few, e) : example(g, 40, 10, 3, &few, e);
+    if (!rc) {
+        gen_fill(&g->text, str_c(&templ), f, 1);
+        for (size_t i = 0; i < g->answers.n; i++)
+            str_printf(&g->text, " %zu. %s", i + 1, g->answers.v[i]);
+        str_putc(&g->text, '\n');
+        rc = small ? example(g, n, 6, 1, &ctx, e) : example(g, n, 30, 3, &ctx, e);
+    }
+    if (!rc) {
+        gen_fill(&g->text, str_c(&templ), m, 1);
+        rc = str_ok(&g->text, "a prompt", e);
+    }
+    str_free(&few);
+    str_free(&ctx);
+    str_free(&templ);
+    return rc;
+}
+
+int cwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
+{
+    struct size_rule r = {.inc = 10, .lower = COMMON + 1, .probe = 4096, .limit = (int64_t)g->res->cwe.n, .max = g->max_len, .extra = g->task->gen_tokens,
+                          .cwe_upper = true};
+    int64_t size, tokens;
+    TRY(gen_search(g, cwe_text, &r, &size, e));
+    for (int64_t i = 0; i < samples; i++) {
+        TRY(gen_fit(g, cwe_text, &r, size, r.extra, &tokens, e));
+        TRY(gen_record(g, i, tokens, out, e));
+    }
+    return 0;
+}

@@ -1,0 +1,291 @@
+#include "ruler/gen.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/jwrite.h"
+
+const char *const ruler_noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
+
+#define NIAH_CUT " The speci"
+const struct ruler_task ruler_tasks[] = {
+    {"niah_single_1", K_NIAH, 128, NIAH_CUT, S_NOISE, T_WORDS, T_NUMBERS, 1, 1, 1},
+    {"niah_single_2", K_NIAH, 128, NIAH_CUT, S_ESSAY, T_WORDS, T_NUMBERS, 1, 1, 1},
+    {"niah_single_3", K_NIAH, 128, NIAH_CUT, S_ESSAY, T_WORDS, T_UUIDS, 1, 1, 1},
+    {"niah_multikey_1", K_NIAH, 128, NIAH_CUT, S_ESSAY, T_WORDS, T_NUMBERS, 4, 1, 1},
+    {"niah_multikey_2", K_NIAH, 128, NIAH_CUT, S_NEEDLE, T_WORDS, T_NUMBERS, 1, 1, 1},
+    {"niah_multikey_3", K_NIAH, 128, NIAH_CUT, S_NEEDLE, T_UUIDS, T_UUIDS, 1, 1, 1},
+    {"niah_multivalue", K_NIAH, 128, NIAH_CUT, S_ESSAY, T_WORDS, T_NUMBERS, 1, 4, 1},
+    {"niah_multiquery", K_NIAH, 128, NIAH_CUT, S_ESSAY, T_WORDS, T_NUMBERS, 4, 1, 4},
+    {"vt", K_VT, 30, " Answer: A", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0},
+    {"cwe", K_CWE, 120, " Answer: T", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0},
+    {"fwe", K_FWE, 50, " Answer: A", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0},
+    {"qa_1", K_QA, 32, " Answer:", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0},
+    {"qa_2", K_QA, 32, " Answer:", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0},
+};
+const size_t ruler_n_tasks = ARRAY_LEN(ruler_tasks);
+
+const struct ruler_task *ruler_task_find(const char *name, size_t n)
+{
+    for (size_t i = 0; i < ruler_n_tasks; i++)
+        if (strlen(ruler_tasks[i].name) == n && memcmp(ruler_tasks[i].name, name, n) == 0)
+            return &ruler_tasks[i];
+    return NULL;
+}
+
+const int64_t *gen_perm(struct gen *g, size_t n, struct err *e)
+{
+    for (size_t i = 0; i < ARRAY_LEN(g->perm); i++)
+        if (g->perm[i].v && g->perm[i].n == n)
+            return g->perm[i].v;
+    struct perm *p = &g->perm[g->perm_next++ % (int)ARRAY_LEN(g->perm)];
+    struct mt19937 r;
+    free(p->v);
+    p->n = n;
+    p->v = malloc((n + 1) * sizeof *p->v);
+    if (!p->v) {
+        err_nomem(e, n * sizeof *p->v, "shuffling");
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++)
+        p->v[i] = (int64_t)i;
+    py_seed(&r, (uint64_t)g->seed);
+    py_shuffle(&r, p->v, n);
+    return p->v;
+}
+
+int gen_count(struct gen *g, const char *p, size_t n, int64_t *out, struct err *e)
+{
+    *out = g->counter.count(g->counter.ctx, p, n);
+    if (*out < 0)
+        return ERR(e, E_INPUT, "%s: the tokenizer refused a text of %zu bytes", g->task->name, n);
+    return 0;
+}
+
+int gen_add(struct list *l, const struct str *s, struct err *e)
+{
+    TRY(str_ok(s, "a task's text", e));
+    return list_add(l, str_c(s), s->len, e);
+}
+
+void gen_fill(struct str *out, const char *t, const struct fill *f, size_t n)
+{
+    while (*t) {
+        const char *open = strchr(t, '{');
+        if (!open) {
+            str_puts(out, t);
+            return;
+        }
+        str_add(out, t, (size_t)(open - t));
+        const char *close = strchr(open, '}');
+        size_t i = 0, len = close ? (size_t)(close - open - 1) : 0;
+        while (close && i < n && !(strlen(f[i].name) == len && memcmp(f[i].name, open + 1, len) == 0))
+            i++;
+        if (!close || i == n) {
+            str_putc(out, '{');
+            t = open + 1;
+            continue;
+        }
+        str_add(out, str_c(f[i].value), f[i].value->len);
+        t = close + 1;
+    }
+}
+
+/* Tokens of one try at a size; a swallowed exception counts as too long (compact) or ends the run as in the reference. */
+static int probe(struct gen *g, gen_fn fn, int64_t size, int64_t *tokens, struct err *e)
+{
+    int rc = fn(g, size, e);
+    if (rc < 0)
+        return -1;
+    if (rc == GEN_RETRY) {
+        if (!g->compact)
+            return ERR(e, E_CHECK, "%s: seed %" PRId64 " draws a name twice in the size search, where the reference ends; use another seed",
+                       g->task->name, g->seed);
+        *tokens = INT64_MAX / 2;
+        return 0;
+    }
+    return gen_count(g, str_c(&g->text), g->text.len, tokens, e);
+}
+
+static int64_t upper_bound(const struct size_rule *r, int64_t tokens)
+{
+    double max = (double)r->max, per = (double)tokens / (double)r->probe;
+    int64_t upper;
+    if (r->cwe_upper) {
+        double mod = fmod(max, per), d = (max - mod) / per, f = floor(d);
+        upper = (int64_t)(d - f > 0.5 ? f + 1 : f) * 2;
+    } else
+        upper = (int64_t)(max / per * 3);
+    return MAX(upper, 2 * r->inc);
+}
+
+int gen_search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *size, struct err *e)
+{
+    int64_t tokens, lower = r->inc, upper, best = r->lower;
+    if (g->compact) {
+        lower = r->lower;
+        upper = lower - 1;
+        for (int64_t n = r->lower;; n = r->limit && 2 * n > r->limit ? r->limit : 2 * n) {
+            TRY(probe(g, fn, n, &tokens, e));
+            if (tokens + r->extra > r->max) {
+                upper = n - 1;
+                break;
+            }
+            best = n;
+            lower = n + 1;
+            if (n == r->limit || n > (INT64_C(1) << 40)) {
+                upper = n;
+                break;
+            }
+        }
+    } else {
+        TRY(probe(g, fn, r->probe, &tokens, e));
+        upper = upper_bound(r, tokens);
+        best = r->inc;
+    }
+    while (lower <= upper) {
+        int64_t mid = (lower + upper) / 2;
+        TRY(probe(g, fn, mid, &tokens, e));
+        if (tokens + r->extra <= r->max) {
+            best = mid;
+            lower = mid + 1;
+        } else
+            upper = mid - 1;
+    }
+    *size = best;
+    return 0;
+}
+
+enum { STUCK_TRIES = 64 }; /* at the smallest size; the reference would go on for ever */
+int gen_fit(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t size, int64_t add, int64_t *tokens, struct err *e)
+{
+    int64_t used = size;
+    int stuck = 0;
+    g->smallest = 0;
+    for (;;) {
+        int rc = fn(g, used, e);
+        if (rc < 0)
+            return -1;
+        if (rc == GEN_OK) {
+            TRY(gen_count(g, str_c(&g->text), g->text.len, tokens, e));
+            *tokens += add;
+            if (*tokens <= r->max)
+                return 0;
+        }
+        int64_t next = g->compact ? MAX(r->lower, used - MAX(1, used / 50)) : used > r->inc ? used - r->inc : used;
+        if (next != used) {
+            used = next;
+            continue;
+        }
+        if (rc == GEN_OK)
+            g->smallest = MAX(g->smallest, *tokens);
+        if (++stuck < STUCK_TRIES)
+            continue;
+        if (!g->smallest)
+            return ERR(e, E_CHECK, "task '%s' cannot be made at length %" PRId64 ": %" PRId64 " units are too few for it", g->task->name, g->max_len, used);
+        return ERR(e, E_CHECK, "task '%s' cannot fit in length %" PRId64 ": its smallest prompt with the budget for the answer needs %" PRId64
+                   " tokens; use a length of at least %" PRId64, g->task->name, g->max_len, g->smallest, g->smallest + (g->max_len - r->max));
+    }
+}
+
+/* Last place of z, or -1. */
+static int64_t rfind(const struct str *s, const char *z)
+{
+    size_t n = strlen(z);
+    for (size_t i = s->len + 1 >= n ? s->len + 1 - n : 0; i-- > 0;)
+        if (memcmp(s->p + i, z, n) == 0)
+            return (int64_t)i;
+    return -1;
+}
+
+/* Start of the last character. */
+static size_t last_char(const char *p, size_t n)
+{
+    while (n > 0 && ((unsigned char)p[n - 1] & 0xc0) == 0x80)
+        n--;
+    return n ? n - 1 : 0;
+}
+
+int gen_record(struct gen *g, int64_t index, int64_t tokens, struct str *out, struct err *e)
+{
+    struct jw w;
+    TRY(str_ok(&g->text, "a prompt", e));
+    if (g->flat && g->task->kind != K_VT) {
+        str_clear(&g->tmp);
+        flatten(&g->tmp, str_c(&g->text), g->text.len);
+        str_clear(&g->text);
+        str_add(&g->text, str_c(&g->tmp), g->tmp.len);
+    }
+    int64_t cut = rfind(&g->text, g->task->cut), at_tokens = 0;
+    size_t p = cut >= 0 ? (size_t)cut : last_char(str_c(&g->text), g->text.len);
+    if (g->task->kind == K_NIAH) {
+        const char *a = g->answers.v[0];
+        int64_t at = find_bytes(g->text.p, p, a, strlen(a));
+        size_t head = at >= 0 ? (size_t)at : last_char(g->text.p, p);
+        index = at >= 0 ? (int64_t)utf8_count(g->text.p, head) : -1;
+        TRY(gen_count(g, g->text.p, head, &at_tokens, e));
+    }
+    jw_init(&w, out, false);
+    w.ascii = true;
+    jw_obj(&w);
+    jw_ki64(&w, "index", index);
+    jw_key(&w, "input");
+    jw_strn(&w, g->text.p, p);
+    jw_key(&w, "outputs");
+    jw_arr(&w);
+    for (size_t i = 0; i < g->answers.n; i++)
+        jw_str(&w, g->answers.v[i]);
+    jw_end_arr(&w);
+    jw_ki64(&w, "length", tokens);
+    jw_ki64(&w, "length_w_model_temp", tokens);
+    jw_key(&w, "answer_prefix");
+    jw_strn(&w, g->text.p + p, g->text.len - p);
+    if (g->task->kind == K_NIAH)
+        jw_ki64(&w, "token_position_answer", at_tokens);
+    jw_end_obj(&w);
+    str_putc(out, '\n');
+    return jw_ok(&w, g->task->name, e);
+}
+
+static void gen_free(struct gen *g)
+{
+    struct list *l[] = {&g->answers, &g->needles, &g->keys, &g->values, &g->names, &g->vocab};
+    struct str *s[] = {&g->text, &g->tmp, &g->tmp2, &g->icl};
+    for (size_t i = 0; i < ARRAY_LEN(l); i++)
+        list_free(l[i]);
+    for (size_t i = 0; i < ARRAY_LEN(s); i++)
+        str_free(s[i]);
+    for (size_t i = 0; i < ARRAY_LEN(g->perm); i++) {
+        free(g->perm[i].v);
+        g->perm[i].v = NULL;
+    }
+}
+
+int gen_task(struct gen *g, int64_t samples, const char *data_dir, struct str *out, struct err *e)
+{
+    int rc = 0;
+    py_seed(&g->py, (uint64_t)g->seed);
+    np_seed(&g->np, (uint32_t)g->seed);
+    if (!g->before)
+        g->before = g->after = "";
+    switch (g->task->kind) {
+    case K_NIAH:
+        rc = niah_make(g, samples, out, e);
+        break;
+    case K_VT:
+        rc = vt_make(g, samples, out, e);
+        break;
+    case K_CWE:
+        rc = cwe_make(g, samples, out, e);
+        break;
+    case K_FWE:
+        rc = fwe_make(g, samples, out, e);
+        break;
+    case K_QA:
+        rc = qa_make(g, samples, data_dir, out, e);
+        break;
+    }
+    gen_free(g);
+    return rc;
+}

@@ -1,0 +1,213 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fs.h"
+#include "core/hash.h"
+#include "core/jread.h"
+#include "ruler/gen.h"
+
+static int by_dash(const void *a, const void *b)
+{
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    size_t i = 0;
+    while (x[i] && x[i] == y[i])
+        i++;
+    int cx = x[i] ? (unsigned char)x[i] : '-', cy = y[i] ? (unsigned char)y[i] : '-';
+    if (cx == cy) /* one ended where the other has a dash: the shorter comes first */
+        return x[i] ? 1 : y[i] ? -1 : 0;
+    return cx - cy;
+}
+
+/* Does b begin with a and a dash? */
+static bool continues(const char *a, const char *b)
+{
+    size_t n = strlen(a);
+    return strncmp(a, b, n) == 0 && b[n] == '-';
+}
+
+static int make_groups(struct ruler_res *r, struct err *e)
+{
+    qsort(r->adjs.v, r->adjs.n, sizeof *r->adjs.v, by_dash);
+    r->groups = calloc(r->adjs.n + 1, sizeof *r->groups);
+    if (!r->groups)
+        return err_nomem(e, r->adjs.n * sizeof *r->groups, "word groups");
+    struct str s = STR_INIT;
+    int rc = 0;
+    for (size_t i = 0; !rc && i < r->adjs.n;) {
+        struct word_group *g = &r->groups[r->n_groups++];
+        g->first_adj = i;
+        size_t j = i + 1;
+        while (j < r->adjs.n && continues(r->adjs.v[i], r->adjs.v[j]))
+            j++;
+        g->n_adj = j - i;
+        for (size_t a = i; !rc && g->n_adj > 1 && a < j; a++) {
+            for (size_t k = 0; !rc && k < r->nouns.n; k++) {
+                str_clear(&s);
+                str_printf(&s, "%s-%s", r->adjs.v[a], r->nouns.v[k]);
+                rc = list_add(&g->merged, str_c(&s), s.len, e);
+            }
+        }
+        list_sort_unique(&g->merged);
+        if (!rc && g->n_adj > 1 && g->merged.n != g->n_adj * r->nouns.n)
+            rc = ERR(e, E_INPUT, "word lists: a pair of '%s' can be read in two ways; the list of pairs would have duplicates", r->adjs.v[i]);
+        i = j;
+    }
+    str_free(&s);
+    return rc;
+}
+
+int64_t ruler_words_count(const struct ruler_res *r)
+{
+    return (int64_t)(r->adjs.n * r->nouns.n);
+}
+
+void ruler_word(const struct ruler_res *r, int64_t i, struct str *out)
+{
+    size_t block = (size_t)i / r->nouns.n, lo = 0, hi = r->n_groups;
+    while (hi - lo > 1) {
+        size_t mid = (lo + hi) / 2;
+        if (r->groups[mid].first_adj <= block)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    const struct word_group *g = &r->groups[lo];
+    if (g->n_adj > 1)
+        str_puts(out, g->merged.v[(size_t)i - g->first_adj * r->nouns.n]);
+    else {
+        str_puts(out, r->adjs.v[block]);
+        str_putc(out, '-');
+        str_puts(out, r->nouns.v[(size_t)i % r->nouns.n]);
+    }
+}
+
+static int load_words(struct ruler_res *r, const char *data_dir, const char *version, struct err *e)
+{
+    char dir[1024], path[1024], name[64];
+    struct list verbs = {0};
+    snprintf(name, sizeof name, "wonderwords-%s", version);
+    path_join(dir, data_dir, name);
+    if (!dir_exists(dir))
+        return ERR(e, E_INPUT, "word lists of wonderwords '%s': no folder '%s'; there are 2.2.0 and 3.0.0", version, dir);
+    int rc = list_load(&r->adjs, path_join(path, dir, "adjectivelist.txt"), true, e);
+    rc = rc ? rc : list_load(&verbs, path_join(path, dir, "verblist.txt"), true, e);
+    rc = rc ? rc : list_load(&r->nouns, path_join(path, dir, "nounlist.txt"), true, e);
+    rc = rc ? rc : sha256_file(path, r->nouns_sha, e);
+    const struct list *all[3] = {&r->nouns, &r->adjs, &verbs};
+    for (int k = 0; k < 3; k++)
+        for (size_t i = 0; !rc && i < all[k]->n; i++)
+            rc = list_add(&r->cwe, all[k]->v[i], strlen(all[k]->v[i]), e);
+    list_free(&verbs);
+    list_sort_unique(&r->adjs);
+    list_sort_unique(&r->nouns);
+    list_sort_unique(&r->cwe);
+    if (!rc && (!r->adjs.n || !r->nouns.n || r->cwe.n < 50))
+        rc = ERR(e, E_INPUT, "word lists in '%s': %zu adjectives, %zu nouns: empty or cut off", dir, r->adjs.n, r->nouns.n);
+    return rc ? rc : make_groups(r, e);
+}
+
+static int load_essay(struct ruler_res *r, const char *path, struct err *e)
+{
+    struct str raw = STR_INIT;
+    size_t n = strlen(path);
+    struct jdoc d = {0};
+    int rc = sha256_file(path, r->essay_sha, e);
+    if (!rc && n > 5 && strcmp(path + n - 5, ".json") == 0) {
+        const char *z;
+        rc = jdoc_load(&d, path, 64u << 20, e);
+        rc = rc ? rc : jget_str(&d, d.root, "", "text", &z, e);
+        if (!rc)
+            squeeze(&r->essay, z, strlen(z));
+        jdoc_free(&d);
+    } else {
+        rc = rc ? rc : text_load(path, 64u << 20, &raw, e);
+        bool bad = false;
+        int len;
+        for (size_t i = 0; !rc && i < raw.len; i += (size_t)len) {
+            utf8_next(raw.p + i, raw.len - i, &len, &bad);
+            if (bad)
+                rc = ERR(e, E_INPUT, "'%s': byte %zu is not UTF-8", path, i);
+        }
+        if (!rc)
+            squeeze(&r->essay, str_c(&raw), raw.len);
+        str_free(&raw);
+    }
+    rc = rc ? rc : str_ok(&r->essay, "essay", e);
+    if (rc)
+        return rc;
+    size_t words = 1;
+    for (size_t i = 0; i < r->essay.len; i++)
+        words += r->essay.p[i] == ' ';
+    if (words < 2)
+        return ERR(e, E_INPUT, "'%s': %zu words, expected a long text", path, words);
+    r->word_end = malloc(words * sizeof *r->word_end);
+    if (!r->word_end)
+        return err_nomem(e, words * sizeof *r->word_end, "essay");
+    for (size_t i = 0; i <= r->essay.len; i++)
+        if (i == r->essay.len || r->essay.p[i] == ' ')
+            r->word_end[r->n_words++] = i;
+    return 0;
+}
+
+int ruler_res_load(struct ruler_res *r, const char *data_dir, const char *essays, const char *wonderwords, struct err *e)
+{
+    char path[1024];
+    TRY(load_words(r, data_dir, wonderwords ? wonderwords : "2.2.0", e));
+    TRY(load_essay(r, essays ? essays : path_join(path, data_dir, "essay.txt.zst"), e));
+    return punkt_load(&r->punkt, path_join(path, data_dir, "punkt_english"), e);
+}
+
+void ruler_res_free(struct ruler_res *r)
+{
+    for (size_t i = 0; i < r->n_groups; i++)
+        list_free(&r->groups[i].merged);
+    free(r->groups);
+    list_free(&r->nouns);
+    list_free(&r->adjs);
+    list_free(&r->cwe);
+    str_free(&r->essay);
+    free(r->word_end);
+    punkt_free(r->punkt);
+    for (size_t i = 0; i < ARRAY_LEN(r->split); i++) {
+        str_free(&r->split[i].text);
+        free(r->split[i].s);
+    }
+    *r = (struct ruler_res){0};
+}
+
+int ruler_essay(struct ruler_res *r, int64_t n, const struct split_cache **out, struct err *e)
+{
+    for (size_t i = 0; i < ARRAY_LEN(r->split); i++) {
+        if (r->split[i].n == n) {
+            *out = &r->split[i];
+            return 0;
+        }
+    }
+    struct split_cache *c = &r->split[r->split_next++ % (int)ARRAY_LEN(r->split)];
+    c->n = 0;
+    free(c->s);
+    c->s = NULL;
+    str_clear(&c->text);
+    size_t left = (size_t)n;
+    while (left) {
+        size_t take = MIN(left, r->n_words);
+        if (c->text.len || left != (size_t)n)
+            str_putc(&c->text, ' ');
+        str_add(&c->text, r->essay.p, r->word_end[take - 1]);
+        left -= take;
+    }
+    const char *p = str_c(&c->text);
+    size_t a = 0, b = c->text.len;
+    while (a < b && p[a] == ' ')
+        a++;
+    while (b > a && p[b - 1] == ' ')
+        b--;
+    memmove(c->text.p, p + a, b - a);
+    c->text.len = b - a;
+    c->text.p[c->text.len] = 0;
+    TRY(str_ok(&c->text, "haystack", e));
+    TRY(punkt_split(r->punkt, c->text.p, c->text.len, &c->s, &c->n_s, e));
+    c->n = n;
+    *out = c;
+    return 0;
+}
