@@ -253,16 +253,32 @@ static int load_pair(struct tok *t, const char *dir, const char *rule, struct er
 
 /* ---- by path ---- */
 
+static int parse_json(struct tok *t, const char *text, size_t n, struct err *e)
+{
+    struct jdoc d = {0};
+    int rc = n >= 4 && !memcmp(text, "GGUF", 4) ? ERR(e, E_INPUT, "%s: is a GGUF file, expected a tokenizer.json", t->name) : 0;
+    if (rc == 0)
+        rc = sha256_buf(text, n, t->file_sha, e) != 0 || jdoc_parse(&d, t->name, text, n, e) != 0 || tok_json_load(t, &d, e) != 0 ? -1 : 0;
+    jdoc_free(&d);
+    return rc;
+}
+
+int tok_from_json(struct tok **out, const char *name, const char *text, size_t n, struct err *e)
+{
+    struct tok *t;
+    TRY(tokb_new(&t, name, e));
+    if (parse_json(t, text, n, e) != 0 || tokb_finish(t, e) != 0) {
+        tok_free(t);
+        return -1;
+    }
+    *out = t;
+    return 0;
+}
+
 static int load_json(struct tok *t, const char *path, const char *dir, const char *rule, struct err *e)
 {
     struct str s = STR_INIT;
-    struct jdoc d = {0};
-    int rc = file_read(path, MAX_TOKENIZER_BYTES, &s, e);
-    if (rc == 0 && s.len >= 4 && !memcmp(s.p, "GGUF", 4))
-        rc = ERR(e, E_INPUT, "'%s' is a GGUF file, expected a tokenizer.json", path);
-    if (rc == 0)
-        rc = sha256_buf(str_c(&s), s.len, t->file_sha, e) != 0 || jdoc_parse(&d, path, str_c(&s), s.len, e) != 0 || tok_json_load(t, &d, e) != 0 ? -1 : 0;
-    jdoc_free(&d);
+    int rc = file_read(path, MAX_TOKENIZER_BYTES, &s, e) != 0 || parse_json(t, str_c(&s), s.len, e) != 0 ? -1 : 0;
     str_free(&s);
     if (rc != 0)
         return -1;
