@@ -1,0 +1,201 @@
+#include "ruler/sample.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fs.h"
+
+int jsonl_each(const char *path, bool allow_torn, size_t *good, line_fn fn, void *ctx, struct err *e)
+{
+    struct file_map m;
+    int64_t line = 0;
+    int rc = 0;
+    TRY(map_open(&m, path, e));
+    size_t i = 0;
+    while (!rc && i < m.len) {
+        const uint8_t *nl = memchr(m.p + i, '\n', m.len - i);
+        size_t end = nl ? (size_t)(nl - m.p) : m.len;
+        struct jdoc d = {0};
+        struct err pe = ERR_INIT;
+        int bad = nl || !allow_torn ? jdoc_parse(&d, path_base(path), (const char *)m.p + i, end - i, &pe) : -1;
+        if (bad) {
+            if (!(allow_torn && (!nl || end + 1 == m.len))) {
+                rc = ERR(e, pe.code ? pe.code : E_INPUT, "'%s': line %" PRId64 ": %s", path, line + 1, pe.msg);
+            }
+            jdoc_free(&d);
+            break;
+        }
+        rc = fn(ctx, line++, &d, e);
+        jdoc_free(&d);
+        i = nl ? end + 1 : end;
+    }
+    if (good)
+        *good = i;
+    map_close(&m);
+    return rc ? -1 : 0;
+}
+
+int tasks_present(const char *dir, const char *file, const char *tasks, const struct ruler_task *out[RULER_MAX_TASKS], size_t *n, struct err *e)
+{
+    char path[1024], sub[64];
+    *n = 0;
+    for (const char *t = tasks; t;) {
+        size_t len = strcspn(t, ",");
+        if (!ruler_task_find(t, len))
+            return ERR(e, E_USAGE, "unknown RULER task '%.*s'", (int)MIN(len, 60), t);
+        t = t[len] ? t + len + 1 : NULL;
+    }
+    for (size_t i = 0; i < ruler_n_tasks; i++) {
+        const char *name = ruler_tasks[i].name;
+        bool named = false;
+        for (const char *t = tasks; t;) {
+            size_t len = strcspn(t, ",");
+            named |= ruler_task_find(t, len) == &ruler_tasks[i];
+            t = t[len] ? t + len + 1 : NULL;
+        }
+        if (tasks && !named)
+            continue;
+        snprintf(sub, sizeof sub, "%s/%s", name, file);
+        if (file_exists(path_join(path, dir, sub)))
+            out[(*n)++] = &ruler_tasks[i];
+        else if (named)
+            return ERR(e, E_INPUT, "RULER task '%s': no file '%s'", name, path);
+    }
+    if (!*n)
+        return ERR(e, E_INPUT, "'%s': holds no RULER task (no TASK/%s)", dir, file);
+    return 0;
+}
+
+/* ---- answers ---- */
+
+struct place {
+    int64_t at;
+    size_t ref;
+};
+static int by_place(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    if (x->at != y->at)
+        return x->at < y->at ? -1 : 1;
+    return (x->ref > y->ref) - (x->ref < y->ref);
+}
+
+/* The word's first place in the numbered list: "N. word" followed by a blank and a digit or by the end of the line. */
+static int64_t place_in_list(const char *list, size_t n, const char *word)
+{
+    size_t wn = strlen(word);
+    for (size_t i = 0; i < n;) {
+        int64_t at = find_bytes(list + i, n - i, word, wn);
+        if (at < 0)
+            return -1;
+        size_t p = i + (size_t)at, q = p + wn;
+        bool before = p >= 3 && list[p - 1] == ' ' && list[p - 2] == '.' && list[p - 3] >= '0' && list[p - 3] <= '9';
+        bool after = q == n || (q + 1 < n && list[q] == ' ' && list[q + 1] >= '0' && list[q + 1] <= '9');
+        if (before && after)
+            return (int64_t)p;
+        i = p + 1;
+    }
+    return -1;
+}
+
+/* The last numbered list of a cwe prompt. */
+static const char *last_list(const char *prompt, size_t *n)
+{
+    static const char before[] = "Memorize the ones that appear most often.", after[] = "Question: What are";
+    const char *p = prompt, *at = prompt;
+    while ((p = strstr(p, before)))
+        at = p += sizeof before - 1;
+    while (*at == ' ' || *at == '\n')
+        at++;
+    const char *q = strstr(at, after);
+    *n = q ? (size_t)(q - at) : strlen(at);
+    while (*n && (at[*n - 1] == '\n' || at[*n - 1] == ' '))
+        --*n;
+    return at;
+}
+
+int ruler_answer(const struct ruler_task *t, const char *prompt, const char *const *refs, size_t n, struct str *out, struct err *e)
+{
+    struct place pl[64];
+    size_t len = strlen(prompt), ln = 0;
+    const char *list = t->kind == K_CWE ? last_list(prompt, &ln) : NULL;
+    if (n > ARRAY_LEN(pl))
+        return ERR(e, E_INPUT, "task '%s': %zu references; at most %zu", t->name, n, ARRAY_LEN(pl));
+    for (size_t i = 0; i < n; i++) {
+        pl[i].ref = i;
+        pl[i].at = t->kind == K_NIAH ? find_bytes(prompt, len, refs[i], strlen(refs[i])) : t->kind == K_CWE ? place_in_list(list, ln, refs[i]) : 0;
+        if (pl[i].at < 0)
+            return ERR(e, E_INPUT, "task '%s': the answer '%s' does not stand in the prompt", t->name, refs[i]);
+    }
+    qsort(pl, n, sizeof *pl, by_place);
+    bool blank = len && prompt[len - 1] == ' ';
+    for (size_t i = 0; i < n; i++) {
+        const char *r = refs[pl[i].ref];
+        if (t->kind == K_QA && i)
+            break;
+        if (t->kind == K_NIAH && i)
+            str_putc(out, ',');
+        if (i || !blank)
+            str_putc(out, ' ');
+        if (t->kind == K_CWE)
+            str_printf(out, "%zu. ", i + 1);
+        str_puts(out, r);
+    }
+    if (t->kind == K_NIAH)
+        str_putc(out, '.');
+    return str_ok(out, "an answer", e);
+}
+
+/* ---- samples ---- */
+
+struct each {
+    const struct ruler_task *t;
+    int (*fn)(void *ctx, const struct ruler_sample *s, struct err *e);
+    void *ctx;
+};
+
+static int one_sample(void *ctx, int64_t line, const struct jdoc *d, struct err *e)
+{
+    const struct each *x = ctx;
+    const char *input, *prefix, *refs[64];
+    const json_t *outputs;
+    int64_t length;
+    TRY(jget_str(d, d->root, "", "input", &input, e));
+    TRY(jget_str(d, d->root, "", "answer_prefix", &prefix, e));
+    TRY(jget_arr(d, d->root, "", "outputs", &outputs, e));
+    TRY(jget_i64(d, d->root, "", "length", 0, INT64_MAX, &length, e));
+    size_t n = json_array_size(outputs);
+    if (n < 1 || n > ARRAY_LEN(refs))
+        return ERR(e, E_INPUT, "%s: line %" PRId64 ": %zu outputs; the range is 1 to %zu", d->file, line + 1, n, ARRAY_LEN(refs));
+    for (size_t i = 0; i < n; i++) {
+        refs[i] = json_string_value(json_array_get(outputs, i));
+        if (!refs[i])
+            return ERR(e, E_INPUT, "%s: line %" PRId64 ": outputs[%zu] is not a string", d->file, line + 1, i);
+    }
+    struct str prompt = STR_INIT, answer = STR_INIT;
+    str_printf(&prompt, "%s%s", input, prefix);
+    int rc = str_ok(&prompt, "a prompt", e);
+    rc = rc ? rc : ruler_answer(x->t, str_c(&prompt), refs, n, &answer, e);
+    if (!rc) {
+        struct ruler_sample s = {x->t->name, str_c(&prompt), str_c(&answer), refs, n, line, x->t->gen_tokens, length};
+        rc = x->fn(x->ctx, &s, e);
+    } else
+        err_wrap(e, "%s: line %" PRId64, d->file, line + 1);
+    str_free(&prompt);
+    str_free(&answer);
+    return rc;
+}
+
+int ruler_each_sample(const char *dir, const char *tasks, int (*fn)(void *ctx, const struct ruler_sample *s, struct err *e), void *ctx, struct err *e)
+{
+    const struct ruler_task *t[RULER_MAX_TASKS];
+    size_t n;
+    TRY(tasks_present(dir, "validation.jsonl", tasks, t, &n, e));
+    for (size_t i = 0; i < n; i++) {
+        char path[1024], sub[64];
+        struct each x = {t[i], fn, ctx};
+        snprintf(sub, sizeof sub, "%s/validation.jsonl", t[i]->name);
+        TRY(jsonl_each(path_join(path, dir, sub), false, NULL, one_sample, &x, e));
+    }
+    return 0;
+}
