@@ -1,0 +1,33 @@
+/* What the model commands share: texts and ids from files, a model from the common options. */
+#ifndef CLI_IDS_H
+#define CLI_IDS_H
+
+#include "cli/cli.h"
+#include "model/model.h"
+#include "model/tok.h"
+
+/*
+ * Ids from a file: .u16 and .i32 (little-endian integers), .safetensors (its tensor input_ids), else text: a JSON array, a JSON object with "ids", or whole numbers
+ * separated by spaces, commas or line ends. "-" is standard input (text).
+ */
+int ids_read(const char *path, struct tok_ids *out, struct err *e);
+/* The whole of a file, or of standard input for "-". */
+int text_read(const char *path, struct str *out, struct err *e);
+/* Exactly one of text, file and ids must be given; text is encoded with what the tokenizer puts before and after it when special is set. */
+int ids_from(const struct tok *t, const char *text, const char *file, const char *ids, bool special, struct tok_ids *out, struct err *e);
+void print_str(const struct str *s); /* to stdout */
+
+#define MODEL_OPTS(tokenizer_, pretok_)                                                                                                               \
+    {.name = "tokenizer", .type = OPT_STR, .dst = (tokenizer_), .arg = "PATH", .help = "a tokenizer in place of the model's own", .group = "Model"},  \
+    {.name = "pretok", .type = OPT_STR, .dst = (pretok_), .arg = "NAME", .help = "split rule of an unknown vocab.json", .group = "Model"}
+
+/* Subcommands of `model`, by file: cmd_model_file.c (info, tensors, convert), cmd_model_text.c (tokenize), cmd_model_run.c (logprobs, forward, generate). */
+int model_info(int argc, char **argv, struct err *e);
+int model_tensors(int argc, char **argv, struct err *e);
+int model_convert(int argc, char **argv, struct err *e);
+int model_tokenize(int argc, char **argv, struct err *e);
+int model_logprobs(int argc, char **argv, struct err *e);
+int model_forward(int argc, char **argv, struct err *e);
+int model_generate(int argc, char **argv, struct err *e);
+
+#endif
