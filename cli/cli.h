@@ -27,10 +27,12 @@ struct common {
 #define COMMON_INIT {.device = "auto", .dtype = "f32", .log_level = "info", .threads = 0, .seed = 42}
 extern const char *const device_words[], *const dtype_words[], *const level_words[];
 #define COMMON_OPTS(c)                                                                                                                           \
+    {.name = "dtype", .type = OPT_STR, .dst = &(c)->dtype, .arg = "f32|bf16", .words = dtype_words, .help = "activations on the GPU", .group = "Common"},        \
+    COMMON_OPTS_BUT_DTYPE(c)
+#define COMMON_OPTS_BUT_DTYPE(c) /* for commands whose --dtype is another */                                                                     \
     {.name = "json", .type = OPT_BOOL, .dst = &(c)->json, .help = "one JSON document on stdout, nothing else", .group = "Common"},               \
     {.name = "device", .type = OPT_STR, .dst = &(c)->device, .arg = "cpu|cuda|auto", .words = device_words, .help = "where to compute", .group = "Common"},      \
     {.name = "threads", .type = OPT_I64, .dst = &(c)->threads, .arg = "N", .lo = 0, .hi = 1024, .help = "host threads, 0 = all cores", .group = "Common"},        \
-    {.name = "dtype", .type = OPT_STR, .dst = &(c)->dtype, .arg = "f32|bf16", .words = dtype_words, .help = "activations on the GPU", .group = "Common"},        \
     {.name = "seed", .type = OPT_I64, .dst = &(c)->seed, .arg = "N", .lo = 0, .hi = 4294967295.0, .help = "random seed", .group = "Common"},                      \
     {.name = "log-level", .type = OPT_STR, .dst = &(c)->log_level, .arg = "LEVEL", .words = level_words, .help = "error, warn, info or debug", .group = "Common"}, \
     {.name = "quiet", .type = OPT_BOOL, .dst = &(c)->quiet, .help = "no progress line, warnings only", .group = "Common"},                        \

@@ -350,7 +350,7 @@ int model_convert(int argc, char **argv, struct err *e)
     const struct opt opts[] = {
         {.name = "dtype", .type = OPT_STR, .dst = &dtype, .arg = "f32|bf16|f16", .words = out_dtypes, .help = "of the weights written (A_log and dt_bias stay f32)", .group = "Output"},
         {.name = "force", .type = OPT_BOOL, .dst = &force, .help = "write into a folder that holds a model already", .group = "Output"},
-        COMMON_OPTS_NO_DTYPE(&c),
+        COMMON_OPTS_BUT_DTYPE(&c),
     };
     const struct cmd_spec spec = {.synopsis = "dashlab model convert SRC DST [OPTIONS]", .about = "Writes a model (folder or .gguf) as a Hugging Face folder with its tokenizer.",
                                   .examples = "  dashlab model convert SmolLM2-135M-Instruct.Q4_1.gguf smollm2 --dtype bf16\n", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 2,
@@ -372,10 +372,20 @@ int model_convert(int argc, char **argv, struct err *e)
     int rc = model_open(&m, rt.be, pos[0], &mo, e);
     if (rc == 0)
         rc = model_save(m, pos[1], !strcmp(dtype, "f32") ? "float32" : !strcmp(dtype, "bf16") ? "bfloat16" : "float16", NULL, e);
-    if (rc == 0 && !c.json)
+    if (rc == 0 && c.json) {
+        struct str out = STR_INIT;
+        struct jw w;
+        jw_init(&w, &out, true);
+        jw_obj(&w);
+        jw_kstr(&w, "path", pos[1]);
+        jw_ki64(&w, "parameters", mcfg_params(&m->cfg));
+        jw_kstr(&w, "dtype", dtype);
+        jw_end_obj(&w);
+        str_putc(&out, '\n');
+        print_str(&out);
+        str_free(&out);
+    } else if (rc == 0)
         printf("%s: %" PRId64 " parameters, %s\n", pos[1], mcfg_params(&m->cfg), dtype);
-    else if (rc == 0)
-        printf("{\"path\": \"%s\", \"parameters\": %" PRId64 ", \"dtype\": \"%s\"}\n", pos[1], mcfg_params(&m->cfg), dtype);
     model_close(m);
     cli_close(&rt);
     return rc;

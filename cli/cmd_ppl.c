@@ -14,7 +14,7 @@ static const char *const rule_words[] = {"nonoverlap", "stride", "hf", "llamacpp
 static void progress(void *ctx, int64_t done, int64_t total, double nll, int64_t tokens)
 {
     char extra[64];
-    UNUSED(total);
+    ((struct prog *)ctx)->total = total;
     snprintf(extra, sizeof extra, "nll %.4f", tokens ? nll / (double)tokens : 0);
     prog_update(ctx, done, extra);
 }

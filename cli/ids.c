@@ -93,6 +93,20 @@ static int ids_words(const char *name, const struct str *s, struct tok_ids *out,
     return 0;
 }
 
+int ids_parse(const char *name, const char *text, struct tok_ids *out, struct err *e)
+{
+    const char *p = text;
+    while (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')
+        p++;
+    struct str s = STR_INIT;
+    str_puts(&s, text);
+    int rc = str_ok(&s, name, e);
+    if (rc == 0)
+        rc = *p == '[' || *p == '{' ? ids_json(name, &s, out, e) : ids_words(name, &s, out, e);
+    str_free(&s);
+    return rc;
+}
+
 int ids_read(const char *path, struct tok_ids *out, struct err *e)
 {
     if (ends_with(path, ".u16"))
@@ -103,12 +117,8 @@ int ids_read(const char *path, struct tok_ids *out, struct err *e)
         return ids_tensor(path, out, e);
     struct str s = STR_INIT;
     int rc = text_read(path, &s, e);
-    if (rc == 0) {
-        const char *p = str_c(&s);
-        while (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')
-            p++;
-        rc = *p == '[' || *p == '{' ? ids_json(path, &s, out, e) : ids_words(path, &s, out, e);
-    }
+    if (rc == 0)
+        rc = ids_parse(path, str_c(&s), out, e);
     str_free(&s);
     return rc;
 }

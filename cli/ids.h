@@ -10,6 +10,7 @@
  * Ids from a file: .u16 and .i32 (little-endian integers), .safetensors (its tensor input_ids), else text: a JSON array, a JSON object with "ids", or whole numbers
  * separated by spaces, commas or line ends. "-" is standard input (text).
  */
+int ids_parse(const char *name, const char *text, struct tok_ids *out, struct err *e); /* the text forms */
 int ids_read(const char *path, struct tok_ids *out, struct err *e);
 /* The whole of a file, or of standard input for "-". */
 int text_read(const char *path, struct str *out, struct err *e);

@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "core/fs.h"
+#include "core/log.h"
 #include "model/ckfile.h"
 #include "model/model_int.h"
 #include "model/st.h"
+#include "model/tok_open.h"
 
 #define SET_FILE "mixers.safetensors"
 
@@ -314,6 +316,23 @@ int model_assemble(struct model **out, const struct model *teacher, const struct
 static const char *const tokenizer_files[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
                                               "generation_config.json", "chat_template.jinja"};
 
+/* A GGUF file has its tokenizer inside. One that is not implemented does not keep the weights from being written. */
+static int export_gguf(const char *src, const char *dir, struct err *e)
+{
+    struct gguf g;
+    struct err why = ERR_INIT;
+    TRY(gguf_open(&g, src, e));
+    int rc = tok_export_gguf(&g, NULL, dir, &why);
+    gguf_close(&g);
+    if (rc != 0 && why.code == E_INPUT) {
+        log_warn("no tokenizer written to '%s': %s", dir, why.msg);
+        return 0;
+    }
+    if (rc != 0)
+        *e = why;
+    return rc;
+}
+
 static int copy_tokenizer(const struct model *m, const char *dir, struct err *e)
 {
     char from[1024], to[1024], src[1024];
@@ -324,7 +343,7 @@ static int copy_tokenizer(const struct model *m, const char *dir, struct err *e)
         char *slash = strrchr(src, '/');
         size_t n = strlen(src);
         if (n > 5 && !strcmp(src + n - 5, ".gguf"))
-            return 0; /* its tokenizer is inside */
+            return export_gguf(src, dir, e);
         if (slash)
             *slash = 0;
         else
