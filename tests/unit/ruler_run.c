@@ -1,0 +1,232 @@
+/* Samples, runner, scorer and comparison with a made-up model: answers are known, so are the scores. Also what cannot fit, and resuming. */
+#include <math.h>
+#include <unistd.h>
+
+#include "core/fs.h"
+#include "core/hash.h"
+#include "core/prov.h"
+#include "ruler/ruler.h"
+#include "tests/test.h"
+
+enum { LEN = 700, SAMPLES = 6 };
+
+/* Bytes are tokens / 3. */
+static int64_t count3(void *ctx, const char *text, size_t n)
+{
+    UNUSED(ctx);
+    UNUSED(text);
+    return (int64_t)((n + 2) / 3);
+}
+
+struct fake {
+    int calls, fail_at;  /* fail_at: the call of generate that fails, 0 = none */
+    int spoil;           /* every spoil-th prompt gets an empty answer */
+    int seen;
+    struct answers {
+        char sha[65], text[512];
+    } a[16 * SAMPLES];
+    size_t n;
+};
+
+/* ids are bytes */
+static int encode(void *ctx, const char *text, size_t n, int32_t **ids, int32_t *len, struct err *e)
+{
+    UNUSED(ctx);
+    *ids = malloc((n + 1) * sizeof **ids);
+    if (!*ids)
+        return err_nomem(e, n, "ids");
+    for (size_t i = 0; i < n; i++)
+        (*ids)[i] = (unsigned char)text[i];
+    *len = (int32_t)n;
+    return 0;
+}
+
+static int decode(void *ctx, const int32_t *ids, int32_t n, struct str *out, struct err *e)
+{
+    UNUSED(ctx);
+    UNUSED(e);
+    for (int32_t i = 0; i < n; i++)
+        str_putc(out, (char)ids[i]);
+    return 0;
+}
+
+static int remember(void *ctx, const struct ruler_sample *s, struct err *e)
+{
+    struct fake *f = ctx;
+    CHECK(f->n < ARRAY_LEN(f->a));
+    TRY(sha256_buf(s->prompt, strlen(s->prompt), f->a[f->n].sha, e));
+    snprintf(f->a[f->n++].text, 512, "%s", s->answer);
+    CHECK(s->length <= LEN);
+    CHECK_EQ_I(s->length, count3(NULL, s->prompt, strlen(s->prompt)) + s->gen_tokens);
+    bool null;
+    CHECK(ruler_match(s->answer, strlen(s->answer), s->refs, s->n_refs, false, &null) == 100);
+    return 0;
+}
+
+static int generate(void *ctx, int32_t n, const int32_t *const *prompt, const int32_t *len, const int32_t *max_new, int32_t **out, int32_t *out_len,
+                    struct err *e)
+{
+    struct fake *f = ctx;
+    UNUSED(max_new);
+    if (++f->calls == f->fail_at)
+        return ERR(e, E_ENV, "the made-up model fails here");
+    for (int32_t i = 0; i < n; i++) {
+        struct str s = STR_INIT;
+        char sha[65];
+        decode(NULL, prompt[i], len[i], &s, e);
+        TRY(sha256_buf(str_c(&s), s.len, sha, e));
+        str_free(&s);
+        for (size_t k = 0; k < f->n; k++) {
+            if (strcmp(sha, f->a[k].sha) != 0)
+                continue;
+            const char *text = f->spoil && f->seen++ % f->spoil == 0 ? " \n" : f->a[k].text;
+            TRY(encode(NULL, text, strlen(text), &out[i], &out_len[i], e));
+            break;
+        }
+    }
+    return 0;
+}
+
+static int logprob(void *ctx, int32_t n, const int32_t *const *ids, const int32_t *len, const int32_t *from, double *lp, struct err *e)
+{
+    UNUSED(ctx);
+    UNUSED(ids);
+    UNUSED(e);
+    for (int32_t i = 0; i < n; i++)
+        lp[i] = -0.5 * (len[i] - from[i]);
+    return 0;
+}
+
+static void cannot_fit(const char *dir, const char *task, int64_t len, const char *flavour)
+{
+    struct err e = ERR_INIT;
+    char path[1024], sub[64];
+    struct ruler_gen_opts o = {.counter = {count3, NULL}, .lengths = &len, .n_lengths = 1, .samples = 2, .seed = 1, .flavour = flavour,
+                               .data_dir = "ruler/data", .tasks = task};
+    CHECK(ruler_gen(&o, dir, &e) == -1);
+    CHECK_EQ_I(e.code, E_CHECK);
+    CHECK(strstr(e.msg, task) != NULL);
+    snprintf(sub, sizeof sub, "%s/validation.jsonl", task);
+    CHECK(!file_exists(path_join(path, dir, sub)));
+    const char *at = strstr(e.msg, "at least ");
+    CHECK(at != NULL);
+    printf("%s\n", e.msg);
+    if (!at)
+        return;
+    len = strtoll(at + 9, NULL, 10);
+    CHECK_OK(ruler_gen(&o, dir, e)); /* the length it names does */
+    len -= len / 4; /* and a good deal less does not: draws differ by some tokens */
+    struct err e2 = ERR_INIT;
+    CHECK(ruler_gen(&o, dir, &e2) == -1);
+}
+
+int main(void)
+{
+    char root[] = "/tmp/ruler_run_XXXXXX", data[1024], a[1024], b[1024], nofit[1024], path[1024];
+    CHECK(mkdtemp(root) != NULL);
+    path_join(data, root, "data");
+    path_join(a, root, "a");
+    path_join(b, root, "b");
+    path_join(nofit, root, "nofit");
+    int64_t len[1] = {LEN};
+    struct ruler_gen_opts o = {.counter = {count3, NULL}, .lengths = len, .n_lengths = 1, .samples = SAMPLES, .seed = 3, .flavour = "compact",
+                               .data_dir = "ruler/data", .tokenizer_name = "bytes/3"};
+    o.tasks = "niah_single_1,niah_multiquery,fwe";
+    CHECK_OK(ruler_gen(&o, data, e));
+
+    static struct fake good, bad;
+    CHECK_OK(ruler_each_sample(data, NULL, remember, &good, e));
+    CHECK_EQ_I(good.n, 3 * SAMPLES);
+    bad = good;
+    bad.spoil = 2;
+    struct ruler_run_opts r = {.data_dir = data, .out_dir = a, .batch = 4, .ctx = &good, .encode = encode, .decode = decode, .generate = generate,
+                               .answer_logprob = logprob};
+    good.fail_at = 4; /* task 2, second batch */
+    CHECK_ERR(ruler_run(&r, e), E_ENV, "niah_multiquery");
+    good.fail_at = 0;
+    path_join(path, a, "niah_multiquery/predictions.jsonl");
+    CHECK_OK(file_append(path, "{\"line\": 4, \"prompt_sh", 22, false, e)); /* torn */
+    good.calls = 0;
+    CHECK_OK(ruler_run(&r, e));
+    CHECK_EQ_I(good.calls, 1 + 2); /* the missing batch of task 2, both of task 3 */
+    good.calls = 0;
+    CHECK_OK(ruler_run(&r, e));
+    CHECK_EQ_I(good.calls, 0);
+    r.out_dir = b;
+    r.ctx = &bad;
+    CHECK_OK(ruler_run(&r, e));
+
+    struct ruler_scores s = {0};
+    CHECK_OK(ruler_score(a, &s, e));
+    CHECK_EQ_I(s.n, 3);
+    CHECK_STR(s.flavour, "compact");
+    CHECK(s.mean == 100 && s.se == 0 && fabs(s.nll - 0.5) < 1e-15);
+    ruler_scores_free(&s);
+    CHECK_OK(ruler_score(b, &s, e));
+    CHECK(s.mean == 50);
+    CHECK_EQ_I(s.task[1].nulls, SAMPLES / 2);
+    /* three of six at 100: standard deviation sqrt(3000 * ... ): sqrt(6 * 2500 / 5) = 54.77, / sqrt(6) = 22.36; mean of 3 tasks: * sqrt(3) / 3 */
+    CHECK(fabs(s.task[0].se - sqrt(6 * 2500.0 / 5 / 6)) < 1e-12);
+    CHECK(fabs(s.se - sqrt(6 * 2500.0 / 5 / 6) * sqrt(3) / 3) < 1e-12);
+    ruler_scores_free(&s);
+
+    struct ruler_diff d[RULER_MAX_TASKS], all;
+    size_t n;
+    CHECK_OK(ruler_compare(a, b, d, &n, &all, e));
+    CHECK_EQ_I(n, 3);
+    CHECK(d[0].diff == -50 && fabs(all.diff + 50) < 1e-12 && all.lo < -50 && all.hi > -50);
+    CHECK(fabs(d[0].p - 0.25) < 0.02);       /* 3 equal differences: 2 of 8 sign patterns reach; 20000 draws: 4 sd = 0.012 */
+    CHECK(fabs(all.p - 2.0 / 512) < 0.002);  /* 9 of them: 2 of 512; 4 sd = 0.0018 */
+    CHECK_OK(ruler_compare(a, a, d, &n, &all, e));
+    CHECK(all.diff == 0 && all.p == 1);
+
+    /* other data: refused, both in running and in comparing */
+    o.seed = 4;
+    CHECK_OK(ruler_gen(&o, data, e));
+    CHECK_ERR(ruler_run(&r, e), E_INPUT, "another prompt");
+    path_join(path, root, "c");
+    r.out_dir = path;
+    static struct fake other;
+    CHECK_OK(ruler_each_sample(data, NULL, remember, &other, e));
+    r.ctx = &other;
+    CHECK_OK(ruler_run(&r, e));
+    CHECK_ERR(ruler_compare(a, path, d, &n, &all, e), E_INPUT, "different prompts");
+
+    /* several lengths: each block is what a run of its own gives */
+    int64_t two[2] = {LEN, LEN - 100};
+    struct str s2 = STR_INIT, s1 = STR_INIT;
+    char v[1024];
+    o.lengths = two;
+    o.n_lengths = 2;
+    CHECK_OK(ruler_gen(&o, nofit, e));
+    CHECK_OK(file_read(path_join(v, nofit, "fwe/validation.jsonl"), 0, &s2, e));
+    o.n_lengths = 1;
+    CHECK_OK(ruler_gen(&o, data, e));
+    CHECK_OK(file_read(path_join(v, data, "fwe/validation.jsonl"), 0, &s1, e));
+    o.lengths = two + 1;
+    o.seed++;
+    CHECK_OK(ruler_gen(&o, data, e));
+    CHECK_OK(file_read(path_join(v, data, "fwe/validation.jsonl"), 0, &s1, e));
+    CHECK_STR(str_c(&s1), str_c(&s2));
+    str_free(&s1);
+    str_free(&s2);
+    CHECK_OK(remove_tree(nofit, e));
+
+    static const char *const tasks[] = {"niah_single_1", "niah_multikey_3", "niah_multiquery", "vt", "cwe", "fwe"};
+    for (size_t i = 0; i < ARRAY_LEN(tasks); i++)
+        cannot_fit(nofit, tasks[i], 150, "compact");
+    o.tasks = "niah_singel_1";
+    CHECK_ERR(ruler_gen(&o, data, e), E_USAGE, "did you mean 'niah_single_1'");
+    o.tasks = "qa_1";
+    CHECK_ERR(ruler_gen(&o, data, e), E_USAGE, "11 tasks");
+
+    bool null;
+    const char *refs[] = {"Abc", "x\xc3\x89y"};
+    CHECK(ruler_match(" \t aBC, X\xc3\xa9Y ", 13, refs, 2, false, &null) == 100 && !null);
+    CHECK(ruler_match("abc", 3, refs, 2, false, &null) == 50);
+    CHECK(ruler_match("abc", 3, refs, 2, true, &null) == 0);
+    CHECK(ruler_match("--Abc", 5, refs, 2, true, &null) == 100);
+    CHECK(ruler_match(" \n\x01", 3, refs, 2, false, &null) == 0 && null);
+    CHECK_OK(remove_tree(root, e));
+    return test_end();
+}
