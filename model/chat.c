@@ -2,12 +2,11 @@
 
 #include <string.h>
 
-
-
 /*
- * Recognition. A template is brought into one spelling: comments, blanks outside literals and the dashes of trimming tags dropped, "x" -> 'x', real
- * newlines in literals -> \n, m['role'] -> m.role, 'a'+'b' -> 'ab'. Short templates must then be equal to a known text. Long ones (with tools) must hold
- * all the parts that decide what a chat without tools looks like, as often as the known template does, and none that would change it.
+ * Recognition. A template is brought into one spelling: comments, blanks outside literals and the dashes of trimming tags dropped, "x" ->
+ * 'x', real newlines in literals -> \n, m['role'] -> m.role, 'a'+'b' -> 'ab'. Short templates must then be equal to a known text. Long ones
+ * (with tools) must hold all the parts that decide what a chat without tools looks like, as often as the known template does, and none that
+ * would change it.
  */
 static bool starts(const char *p, const char *what)
 {
@@ -122,36 +121,41 @@ struct shape {
     struct part part[12];
 };
 
+/* clang-format off */
 #define QWEN_TURN "{{'<|im_start|>'+message.role+'\\n'+message.content+'<|im_end|>\\n'}}"
-#define QWEN25_PARTS(sys)                                                                                              \
-    {"{{'<|im_start|>system\\n'+messages[0].content+'<|im_end|>\\n'}}{%else%}{{'<|im_start|>system\\n" sys "<|im_end|>\\n'}}{%endif%}{%endif%}", 1}, \
-        {"{%if(message.role=='user')or(message.role=='system'andnotloop.first)or(message.role=='assistant'andnotmessage.tool_calls)%}" QWEN_TURN, 1},    \
-        {"{%endfor%}{%ifadd_generation_prompt%}{{'<|im_start|>assistant\\n'}}{%endif%}", 1}, {"<|im_start|>system", 3}, {"<|im_start|>assistant", 1},     \
-        {"<|im_start|>'+", 2}, {"think", 0}
-#define LLAMA_PARTS                                                                                                    \
-    {"{%setsystem_message=messages[0].content|trim%}{%setmessages=messages[1:]%}{%else%}{%setsystem_message=''%}{%endif%}", 1},           \
-        {"{{'Cutting Knowledge Date: December 2023\\n'}}{{'Today Date: '+date_string+'\\n\\n'}}", 1}, {"{{system_message}}{{'<|eot_id|>'}}", 1}, \
-        {"{{'<|start_header_id|>'+message.role+'<|end_header_id|>\\n\\n'+message.content|trim+'<|eot_id|>'}}", 1},                     \
-        {"{%ifadd_generation_prompt%}{{'<|start_header_id|>assistant<|end_header_id|>\\n\\n'}}{%endif%}", 1},                           \
-        {"<|start_header_id|>system", 1}, {"'26 Jul 2024'", 1}
+#define QWEN25_PARTS(sys)                                                                                                       \
+    {"{{'<|im_start|>system\\n'+messages[0].content+'<|im_end|>\\n'}}{%else%}"                                                  \
+     "{{'<|im_start|>system\\n" sys "<|im_end|>\\n'}}{%endif%}{%endif%}", 1},                                                   \
+    {"{%if(message.role=='user')or(message.role=='system'andnotloop.first)or(message.role=='assistant'andnotmessage.tool_calls)%}" \
+     QWEN_TURN, 1},                                                                                                             \
+    {"{%endfor%}{%ifadd_generation_prompt%}{{'<|im_start|>assistant\\n'}}{%endif%}", 1},                                        \
+    {"<|im_start|>system", 3}, {"<|im_start|>assistant", 1}, {"<|im_start|>'+", 2}, {"think", 0}
+#define LLAMA_PARTS                                                                                                             \
+    {"{%setsystem_message=messages[0].content|trim%}{%setmessages=messages[1:]%}{%else%}{%setsystem_message=''%}{%endif%}", 1}, \
+    {"{{'Cutting Knowledge Date: December 2023\\n'}}{{'Today Date: '+date_string+'\\n\\n'}}", 1},                               \
+    {"{{system_message}}{{'<|eot_id|>'}}", 1},                                                                                  \
+    {"{{'<|start_header_id|>'+message.role+'<|end_header_id|>\\n\\n'+message.content|trim+'<|eot_id|>'}}", 1},                  \
+    {"{%ifadd_generation_prompt%}{{'<|start_header_id|>assistant<|end_header_id|>\\n\\n'}}{%endif%}", 1},                       \
+    {"<|start_header_id|>system", 1}, {"'26 Jul 2024'", 1}
 
 static const struct shape shapes[] = {
     {CHAT_QWEN25, {QWEN25_PARTS(QWEN25_SYSTEM)}},
     {CHAT_QWEN25_BASE, {QWEN25_PARTS(QWEN2_SYSTEM)}},
-    {CHAT_QWEN3,
-     {{"{%ifmessages[0].role=='system'%}{{'<|im_start|>system\\n'+messages[0].content+'<|im_end|>\\n'}}{%endif%}{%endif%}", 1},
-      {"multi_step_tool=true", 1},
-      {"{%if(message.role=='user')or(message.role=='system'andnotloop.first)%}", 1},
-      {".split('</think>')[-1].lstrip('\\n')", 1},
-      {".split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n')", 1},
-      {"{%ifloop.index0>ns.last_query_index%}{%ifloop.lastor(notloop.lastandreasoning_content)%}", 1},
-      {"'\\n<think>\\n'+reasoning_content.strip('\\n')+'\\n</think>\\n\\n'+content.lstrip('\\n')}}", 1},
-      {"{%ifadd_generation_prompt%}{{'<|im_start|>assistant\\n'}}{%ifenable_thinkingisdefinedandenable_thinkingisfalse%}{{'<think>\\n\\n</think>\\n\\n'}}"
-       "{%endif%}{%endif%}", 1},
-      {"<|im_start|>system", 2}}},
+    {CHAT_QWEN3, {
+        {"{%ifmessages[0].role=='system'%}{{'<|im_start|>system\\n'+messages[0].content+'<|im_end|>\\n'}}{%endif%}{%endif%}", 1},
+        {"multi_step_tool=true", 1},
+        {"{%if(message.role=='user')or(message.role=='system'andnotloop.first)%}", 1},
+        {".split('</think>')[-1].lstrip('\\n')", 1},
+        {".split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n')", 1},
+        {"{%ifloop.index0>ns.last_query_index%}{%ifloop.lastor(notloop.lastandreasoning_content)%}", 1},
+        {"'\\n<think>\\n'+reasoning_content.strip('\\n')+'\\n</think>\\n\\n'+content.lstrip('\\n')}}", 1},
+        {"{%ifadd_generation_prompt%}{{'<|im_start|>assistant\\n'}}{%ifenable_thinkingisdefinedandenable_thinkingisfalse%}"
+         "{{'<think>\\n\\n</think>\\n\\n'}}{%endif%}{%endif%}", 1},
+        {"<|im_start|>system", 2}}},
     {CHAT_LLAMA31, {LLAMA_PARTS, {"strftime_now", 0}}},
     {CHAT_LLAMA32, {LLAMA_PARTS, {"strftime_now('%d %b %Y')", 1}}},
 };
+/* clang-format on */
 
 static int times(const char *p, const char *what)
 {
@@ -184,7 +188,8 @@ enum chat_kind chat_detect(const char *template_text)
     return kind;
 }
 
-static const char *const names[] = {"none", "unknown", "chatml", "smollm2", "qwen2", "qwen25", "qwen25-base", "qwen3", "llama3", "llama31", "llama32"};
+static const char *const names[] = {"none",        "unknown", "chatml", "smollm2", "qwen2",  "qwen25",
+                                    "qwen25-base", "qwen3",   "llama3", "llama31", "llama32"};
 
 const char *chat_name(enum chat_kind kind)
 {
@@ -216,8 +221,8 @@ static struct span span_of(const char *s)
 /* Characters that Python's str.strip() drops. */
 static bool py_space(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 static struct span trim(struct span s)
@@ -352,8 +357,9 @@ static int check_roles(enum chat_kind kind, const struct chat_msg *m, size_t n, 
         return ERR(e, E_USAGE, "a chat needs at least one message");
     for (size_t i = 0; i < n && !any; i++)
         if (strcmp(m[i].role, "system") != 0 && strcmp(m[i].role, "user") != 0 && strcmp(m[i].role, "assistant") != 0)
-            return ERR(e, E_USAGE, "message %zu has the role '%.40s': chat template '%s' is known here for system, user and assistant alone", i, m[i].role,
-                       chat_name(kind));
+            return ERR(e, E_USAGE,
+                       "message %zu has the role '%.40s': chat template '%s' is known here for system, user and assistant alone", i,
+                       m[i].role, chat_name(kind));
     return 0;
 }
 
@@ -363,7 +369,9 @@ int chat_render(enum chat_kind kind, const struct chat_msg *m, size_t n, bool ad
     if (kind == CHAT_NONE)
         return ERR(e, E_USAGE, "this model has no chat template");
     if (kind == CHAT_UNKNOWN)
-        return ERR(e, E_USAGE, "this model's chat template is not one of those known here (chatml, smollm2, qwen2, qwen25, qwen3, llama3, llama31, llama32)");
+        return ERR(
+            e, E_USAGE,
+            "this model's chat template is not one of those known here (chatml, smollm2, qwen2, qwen25, qwen3, llama3, llama31, llama32)");
     TRY(check_roles(kind, m, n, e));
     switch (kind) {
     case CHAT_NONE:

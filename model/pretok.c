@@ -27,7 +27,7 @@ struct pretok_work {
 
 /* Split expressions as their tokenizer.json files spell them. */
 #define RE_GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define RE_CL100K(digits)                                                                                                \
+#define RE_CL100K(digits)                                                                                                                  \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 struct family {
@@ -86,8 +86,8 @@ struct xlate {
 
 static int refuse(struct xlate *x, const char *what)
 {
-    return ERR(x->e, E_INPUT, "%s: %s at byte %zu of the regular expression '%.200s' is not supported", x->where, what, (size_t)(x->p - x->start),
-               x->start);
+    return ERR(x->e, E_INPUT, "%s: %s at byte %zu of the regular expression '%.200s' is not supported", x->where, what,
+               (size_t)(x->p - x->start), x->start);
 }
 
 /* \p{..}, \P{..}: two letters at most are a general category; longer names are scripts, which PCRE2 would take as Script_Extensions. */
@@ -353,7 +353,8 @@ int pretok_named(struct pretok **out, const char *name, struct err *e)
         return ERR(e, E_USAGE, "unknown pre-tokenizer '%s': the known ones are %s", name, pretok_family_list());
     struct pretok *p;
     TRY(pretok_new(&p, e));
-    if ((f->digits && pretok_add_digits(p, true, name, e) != 0) || pretok_add_regex(p, f->re, f->behavior, name, e) != 0 || pretok_finish(p, e) != 0) {
+    if ((f->digits && pretok_add_digits(p, true, name, e) != 0) || pretok_add_regex(p, f->re, f->behavior, name, e) != 0 ||
+        pretok_finish(p, e) != 0) {
         pretok_free(p);
         return -1;
     }

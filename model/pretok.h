@@ -1,7 +1,8 @@
 /*
- * Pre-tokenizers: how a text is cut into pieces before merging. A rule is up to PRETOK_MAX_STEPS steps; each step cuts every piece of the step before, and
- * sees that piece alone (lookahead does not reach over its end). Regular expressions run in PCRE2 with its JIT compiler.
- * Oniguruma's \s is White_Space, PCRE2's has U+180E too: \s is rewritten. Constructs that mean different things in the two dialects are refused.
+ * Pre-tokenizers: how a text is cut into pieces before merging. A rule is up to PRETOK_MAX_STEPS steps; each step cuts every piece of the
+ * step before, and sees that piece alone (lookahead does not reach over its end). Regular expressions run in PCRE2 with its JIT compiler.
+ * Oniguruma's \s is White_Space, PCRE2's has U+180E too: \s is rewritten. Constructs that mean different things in the two dialects are
+ * refused.
  */
 #ifndef MODEL_PRETOK_H
 #define MODEL_PRETOK_H

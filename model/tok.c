@@ -8,8 +8,9 @@
 #include "model/tok_int.h"
 
 /*
- * Cache of merged pieces: text repeats its words, so most pieces cost one look-up. A full cache is emptied (a working set larger than that gains nothing
- * from any policy). Its size is a trade of memory per thread (about 3 MB at most) against hits; 48 bytes hold 99.9 % of English pieces.
+ * Cache of merged pieces: text repeats its words, so most pieces cost one look-up. A full cache is emptied (a working set larger than that
+ * gains nothing from any policy). Its size is a trade of memory per thread (about 3 MB at most) against hits; 48 bytes hold 99.9 % of
+ * English pieces.
  */
 enum { CACHE_SLOTS = 1 << 16, CACHE_FILL = CACHE_SLOTS / 4 * 3, CACHE_KEY = 48, SMALL = 64 };
 
@@ -334,7 +335,8 @@ static int cache_put(struct tok_work *w, uint64_t hash, const char *piece, size_
     uint32_t i = (uint32_t)hash & (CACHE_SLOTS - 1);
     while (w->slots[i].hash)
         i = (i + 1) & (CACHE_SLOTS - 1);
-    struct slot s = {.hash = hash, .key = (uint32_t)w->keys.len, .val = (uint32_t)w->vals.n, .n_key = (uint16_t)n, .n_val = (uint16_t)w->tmp.n};
+    struct slot s = {
+        .hash = hash, .key = (uint32_t)w->keys.len, .val = (uint32_t)w->vals.n, .n_key = (uint16_t)n, .n_val = (uint16_t)w->tmp.n};
     str_add(&w->keys, piece, n);
     TRY(str_ok(&w->keys, "tokenizer", e));
     TRY(ids_append(&w->vals, w->tmp.v, w->tmp.n, e));
@@ -421,7 +423,7 @@ static int decompose(struct tok_work *w, const char *p, size_t n, size_t *len, s
     return 0;
 }
 
-/* NFC of one line into w->norm. U+11A7 composes with nothing, but utf8proc up to 2.8 swallows it after a Hangul syllable: it is kept out of its hands. */
+/* NFC of one line into w->norm. U+11A7 composes with nothing, but utf8proc swallows it after a Hangul syllable: it is kept out. */
 static int nfc_line(struct tok_work *w, const char *p, size_t n, struct err *e)
 {
     size_t len = 0;
@@ -441,8 +443,8 @@ static int nfc_line(struct tok_work *w, const char *p, size_t n, struct err *e)
 }
 
 /*
- * *p, *n: the normalised text, borrowed from the work set or the input. Nothing composes over a newline, so lines are done one by one; characters below
- * U+0300 are in NFC already and have combining class 0.
+ * *p, *n: the normalised text, borrowed from the work set or the input. Nothing composes over a newline, so lines are done one by one;
+ * characters below U+0300 are in NFC already and have combining class 0.
  */
 static int normalise(struct tok_work *w, const char **p, size_t *n, struct err *e)
 {
@@ -511,8 +513,8 @@ static uint32_t code_before(const char *p, size_t at)
 
 static bool is_white(uint32_t cp)
 {
-    return (cp >= 9 && cp <= 13) || cp == 0x20 || cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 ||
-           cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
+    return (cp >= 9 && cp <= 13) || cp == 0x20 || cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) ||
+           cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
 }
 
 /* Letters, marks, decimal digits, connectors: \w. */
@@ -637,7 +639,8 @@ int tok_decode(const struct tok *t, const int32_t *ids, size_t n, bool skip_spec
         const char *p;
         size_t len;
         if (!tok_bytes(t, ids[i], &p, &len))
-            return ERR(e, E_INPUT, "id %" PRId32 " at position %zu is not in the vocabulary of '%s' (%" PRId32 " ids)", ids[i], i, t->name, t->n_ids);
+            return ERR(e, E_INPUT, "id %" PRId32 " at position %zu is not in the vocabulary of '%s' (%" PRId32 " ids)", ids[i], i, t->name,
+                       t->n_ids);
         if (!skip_special || !tok_is_special(t, ids[i]))
             str_add(out, p, len);
     }

@@ -7,8 +7,8 @@
 #include "model/tok_int.h"
 
 /*
- * GPT-2 writes bytes as printable characters: '!'..'~', U+00A1..U+00AC and U+00AE..U+00FF stand for themselves; the 68 others, in order, are
- * U+0100..U+0143.
+ * GPT-2 writes bytes as printable characters: '!'..'~', U+00A1..U+00AC and U+00AE..U+00FF stand for themselves; the 68 others, in order,
+ * are U+0100..U+0143.
  */
 static bool byte_is_plain(unsigned b)
 {
@@ -263,7 +263,8 @@ int tokb_merge(struct tok *t, uint32_t rank, const char *a, size_t na, const cha
         return err_nomem(e, na + nb, "merge");
     memcpy(both, a, na);
     memcpy(both + na, b, nb);
-    int rc = merge_part(t, rank, a, na, &ia, e) != 0 || merge_part(t, rank, b, nb, &ib, e) != 0 || merge_part(t, rank, both, na + nb, &ic, e) != 0;
+    int rc = merge_part(t, rank, a, na, &ia, e) != 0 || merge_part(t, rank, b, nb, &ib, e) != 0 ||
+             merge_part(t, rank, both, na + nb, &ic, e) != 0;
     if (both != buf)
         free(both);
     if (rc != 0)
@@ -285,7 +286,8 @@ int tokb_merge_line(struct tok *t, uint32_t rank, const char *p, size_t n, struc
 {
     const char *sp = memchr(p, ' ', n);
     if (!sp || memchr(sp + 1, ' ', n - (size_t)(sp + 1 - p)))
-        return ERR(e, E_INPUT, "%s: merge %" PRIu32 " is '%.*s', expected two tokens with one space between", t->name, rank, (int)MIN(n, 60u), p);
+        return ERR(e, E_INPUT, "%s: merge %" PRIu32 " is '%.*s', expected two tokens with one space between", t->name, rank,
+                   (int)MIN(n, 60u), p);
     return tokb_merge(t, rank, p, (size_t)(sp - p), sp + 1, n - (size_t)(sp + 1 - p), e);
 }
 
@@ -369,8 +371,8 @@ static int identity(struct tok *t, struct err *e)
     sha256_end(&t->merge_sha, merges);
     t->merge_sha.ctx = NULL;
     TRY(sha256_init(&h, e));
-    str_printf(&s, "dashlab tokenizer 1\nmerges %s\nnfc %d ignore_merges %d unk %" PRId32 " fuse %d fallback %d\n%s", merges, t->nfc, t->ignore_merges,
-               t->unk, t->fuse_unk, t->byte_fallback, pretok_text(t->split));
+    str_printf(&s, "dashlab tokenizer 1\nmerges %s\nnfc %d ignore_merges %d unk %" PRId32 " fuse %d fallback %d\n%s", merges, t->nfc,
+               t->ignore_merges, t->unk, t->fuse_unk, t->byte_fallback, pretok_text(t->split));
     for (size_t i = 0; i < t->n_prefix; i++)
         str_printf(&s, "prefix %" PRId32 "\n", t->prefix[i]);
     for (size_t i = 0; i < t->n_suffix; i++)
@@ -378,7 +380,8 @@ static int identity(struct tok *t, struct err *e)
     for (int k = 0; k < 2; k++) {
         const struct tok_set *set = k ? &t->norm_set : &t->raw_set;
         for (size_t i = 0; i < set->n; i++)
-            str_printf(&s, "added %" PRId32 " %d%d%d%d%d\n", set->v[i].id, set->v[i].special, set->v[i].lstrip, set->v[i].rstrip, set->v[i].single_word, k);
+            str_printf(&s, "added %" PRId32 " %d%d%d%d%d\n", set->v[i].id, set->v[i].special, set->v[i].lstrip, set->v[i].rstrip,
+                       set->v[i].single_word, k);
     }
     sha256_add(&h, str_c(&s), s.len);
     for (int32_t id = 0; id < t->n_ids; id++)
@@ -441,7 +444,8 @@ static int from_parts(struct tok *t, const struct tok_parts *p, struct err *e)
 {
     const struct pretok_family *f = p->pre ? pretok_family(p->pre) : NULL;
     if (!f)
-        return ERR(e, E_INPUT, "%s: pre-tokenizer '%s' is not supported: the known ones are %s", t->name, p->pre ? p->pre : "(none)", pretok_family_list());
+        return ERR(e, E_INPUT, "%s: pre-tokenizer '%s' is not supported: the known ones are %s", t->name, p->pre ? p->pre : "(none)",
+                   pretok_family_list());
     t->nfc = f->nfc;
     t->ignore_merges = f->ignore_merges;
     TRY(pretok_named(&t->split, p->pre, e));

@@ -23,16 +23,20 @@ struct builtin {
 };
 static const struct builtin_token gpt2_added[] = {{"<|endoftext|>", 50256, true}};
 static const struct builtin_token qwen25_added[] = {
-    {"<|endoftext|>", 151643, true},    {"<|im_start|>", 151644, true},      {"<|im_end|>", 151645, true},     {"<|object_ref_start|>", 151646, true},
-    {"<|object_ref_end|>", 151647, true}, {"<|box_start|>", 151648, true},     {"<|box_end|>", 151649, true},    {"<|quad_start|>", 151650, true},
-    {"<|quad_end|>", 151651, true},     {"<|vision_start|>", 151652, true},  {"<|vision_end|>", 151653, true}, {"<|vision_pad|>", 151654, true},
-    {"<|image_pad|>", 151655, true},    {"<|video_pad|>", 151656, true},     {"<tool_call>", 151657, false},   {"</tool_call>", 151658, false},
-    {"<|fim_prefix|>", 151659, false},  {"<|fim_middle|>", 151660, false},   {"<|fim_suffix|>", 151661, false}, {"<|fim_pad|>", 151662, false},
-    {"<|repo_name|>", 151663, false},   {"<|file_sep|>", 151664, false},
+    {"<|endoftext|>", 151643, true},        {"<|im_start|>", 151644, true},       {"<|im_end|>", 151645, true},
+    {"<|object_ref_start|>", 151646, true}, {"<|object_ref_end|>", 151647, true}, {"<|box_start|>", 151648, true},
+    {"<|box_end|>", 151649, true},          {"<|quad_start|>", 151650, true},     {"<|quad_end|>", 151651, true},
+    {"<|vision_start|>", 151652, true},     {"<|vision_end|>", 151653, true},     {"<|vision_pad|>", 151654, true},
+    {"<|image_pad|>", 151655, true},        {"<|video_pad|>", 151656, true},      {"<tool_call>", 151657, false},
+    {"</tool_call>", 151658, false},        {"<|fim_prefix|>", 151659, false},    {"<|fim_middle|>", 151660, false},
+    {"<|fim_suffix|>", 151661, false},      {"<|fim_pad|>", 151662, false},       {"<|repo_name|>", 151663, false},
+    {"<|file_sep|>", 151664, false},
 };
 static const struct builtin builtins[] = {
-    {"196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783", "gpt2", "<|endoftext|>", "<|endoftext|>", gpt2_added, ARRAY_LEN(gpt2_added), 0},
-    {"ca10d7e9fb3ed18575dd1e277a2579c16d108e32f27439684afa0e10b1440910", "qwen2", "<|endoftext|>", NULL, qwen25_added, ARRAY_LEN(qwen25_added), 0},
+    {"196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783", "gpt2", "<|endoftext|>", "<|endoftext|>", gpt2_added,
+     ARRAY_LEN(gpt2_added), 0},
+    {"ca10d7e9fb3ed18575dd1e277a2579c16d108e32f27439684afa0e10b1440910", "qwen2", "<|endoftext|>", NULL, qwen25_added,
+     ARRAY_LEN(qwen25_added), 0},
     {"82b84012e3add4d01d12ba14442026e49b8cbbaead1f79ecf3d919784f82dc79", "smollm", "<|endoftext|>", "<|endoftext|>", NULL, 0, 17},
 };
 
@@ -227,8 +231,8 @@ static int load_pair(struct tok *t, const char *dir, const char *rule, struct er
         if (rc == 0 && !strcmp(builtins[i].sha256, t->file_sha))
             b = &builtins[i];
     if (rc == 0 && !b && !rule)
-        rc = ERR(e, E_USAGE, "'%s' is not a vocabulary known here (sha256 %s): give its split rule with --pretok NAME, one of %s", vocab, t->file_sha,
-                 pretok_family_list());
+        rc = ERR(e, E_USAGE, "'%s' is not a vocabulary known here (sha256 %s): give its split rule with --pretok NAME, one of %s", vocab,
+                 t->file_sha, pretok_family_list());
     if (rc == 0)
         rc = jdoc_parse(&d, vocab, str_c(&s), s.len, e) != 0 || tok_json_vocab(t, d.root, e) != 0 ? -1 : 0;
     jdoc_free(&d);
@@ -286,7 +290,8 @@ static int load_json(struct tok *t, const char *path, const char *dir, const cha
     if (rule && !f)
         return ERR(e, E_USAGE, "unknown pre-tokenizer '%s': the known ones are %s", rule, pretok_family_list());
     if (rule && strcmp(f->name, pretok_name(t->split)) != 0)
-        return ERR(e, E_USAGE, "'%s' states its own split rule (%s), so --pretok %s cannot be used with it", path, pretok_name(t->split), rule);
+        return ERR(e, E_USAGE, "'%s' states its own split rule (%s), so --pretok %s cannot be used with it", path, pretok_name(t->split),
+                   rule);
     return beside(t, dir, false, e);
 }
 

@@ -1,4 +1,5 @@
-/* Inside of struct tok, for tok*.c only. Builders (tok_json.c, tok_dir.c, tok_from_parts) call tokb_* in the order in which they stand here. */
+/* Inside of struct tok, for tok*.c only. Builders (tok_json.c, tok_dir.c, tok_from_parts) call tokb_* in the order in which they stand
+ * here. */
 #ifndef MODEL_TOK_INT_H
 #define MODEL_TOK_INT_H
 
@@ -44,9 +45,9 @@ struct tok {
     uint32_t vmask;
     struct tok_merge *mslot;
     uint32_t mmask, n_merges;
-    struct sha256 merge_sha; /* over the pairs of ids in order; open while building */
-    int32_t byte_id[256];      /* -1: no token */
-    int32_t fallback[256][2];  /* tokens <0xXX> for a byte without token; [0] -1: none */
+    struct sha256 merge_sha;  /* over the pairs of ids in order; open while building */
+    int32_t byte_id[256];     /* -1: no token */
+    int32_t fallback[256][2]; /* tokens <0xXX> for a byte without token; [0] -1: none */
     int32_t unk, bos, eos;
     bool fuse_unk, byte_fallback, ignore_merges, nfc;
     struct tok_set raw_set, norm_set;

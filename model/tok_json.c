@@ -179,7 +179,8 @@ static int on_split(struct tok *t, const struct jdoc *d, const json_t *o, struct
     TRY(jget_str_opt(d, pat, "pre_tokenizer.pattern", "String", &lit, e));
     bool isolated = !strcmp(behavior, "Isolated"), matches = !strcmp(behavior, "Removed") && invert;
     if (!isolated && !matches)
-        return ERR(e, E_INPUT, "%s: pre_tokenizer Split with behavior '%.40s'%s is not supported", t->name, behavior, invert ? ", inverted" : "");
+        return ERR(e, E_INPUT, "%s: pre_tokenizer Split with behavior '%.40s'%s is not supported", t->name, behavior,
+                   invert ? ", inverted" : "");
     if ((re != NULL) == (lit != NULL))
         return ERR(e, E_INPUT, "%s: pre_tokenizer.pattern: expected either \"Regex\" or \"String\"", t->name);
     struct str s = STR_INIT;

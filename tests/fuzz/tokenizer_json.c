@@ -1,6 +1,6 @@
 /*
- * Any bytes as tokenizer.json: no crash, little memory. What loads encodes every text to ids inside the vocabulary, as many as counted, twice alike (the
- * second time out of the cache), and loads again to the same identity.
+ * Any bytes as tokenizer.json: no crash, little memory. What loads encodes every text to ids inside the vocabulary, as many as counted,
+ * twice alike (the second time out of the cache), and loads again to the same identity.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,8 @@ static void use(const struct tok *t, const char *p, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
-    static const char text[] = "abc ab  12\n\n It's <s> \xc3\xa9\xcc\x81 \xea\xb0\xb8\xe1\x86\xa7 <|im_end|>\t\xe4\xb8\x80 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    static const char text[] = "abc ab  12\n\n It's <s> \xc3\xa9\xcc\x81 \xea\xb0\xb8\xe1\x86\xa7 <|im_end|>\t\xe4\xb8\x80 "
+                               "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     struct err e = ERR_INIT;
     struct tok *t = NULL, *u = NULL;
     char *z = malloc(n + 1);

@@ -1,4 +1,5 @@
-/* Malformed tokenizer.json files end in an error, valid ones load with the content they have; generated ones cover what the set of files does not. */
+/* Malformed tokenizer.json files end in an error, valid ones load with the content they have; generated ones cover what the set of files
+ * does not. */
 #include "tests/test.h"
 
 #include <time.h>
@@ -67,12 +68,15 @@ static void bad_folder(void)
 }
 
 /* A file of given pieces, in a scratch folder. */
-static int try_json(const char *dir, const char *added, const char *norm, const char *pre, const char *post, const char *model, struct tok **t, struct err *e)
+static int try_json(const char *dir, const char *added, const char *norm, const char *pre, const char *post, const char *model,
+                    struct tok **t, struct err *e)
 {
     char path[1024];
     struct str s = STR_INIT;
-    str_printf(&s, "{\"version\":\"1.0\",\"added_tokens\":[%s],\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"decoder\":{\"type\":\"ByteLevel\"},"
-                   "\"model\":{\"type\":\"BPE\",%s}}",
+    str_printf(&s,
+               "{\"version\":\"1.0\",\"added_tokens\":[%s],\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"decoder\":{"
+               "\"type\":\"ByteLevel\"},"
+               "\"model\":{\"type\":\"BPE\",%s}}",
                added, norm, pre, post, model);
     int rc = file_write(path_join(path, dir, "tokenizer.json"), s.p, s.len, e);
     str_free(&s);
@@ -81,7 +85,9 @@ static int try_json(const char *dir, const char *added, const char *norm, const 
 
 #define BYTE_LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true}"
 #define BYTE_LEVEL_ONLY "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}"
-#define SPLIT(re) "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" re "\"},\"behavior\":\"Isolated\",\"invert\":false}," BYTE_LEVEL_ONLY "]}"
+#define SPLIT(re)                                                                                                                          \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" re                                           \
+    "\"},\"behavior\":\"Isolated\",\"invert\":false}," BYTE_LEVEL_ONLY "]}"
 #define MODEL "\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"abc\":4,\"\\u0120\":5},\"merges\":[\"a b\",\"ab c\"]"
 
 static void generated(const char *dir)
@@ -104,8 +110,9 @@ static void generated(const char *dir)
     REFUSED("", "null", SPLIT("\\\\p{Nope}"), "null", MODEL, "bad regular expression");
     REFUSED("", "null", SPLIT("[abc"), "null", MODEL, "unclosed class");
     REFUSED("", "null", BYTE_LEVEL, "{\"type\":\"RobertaProcessing\"}", MODEL, "post_processor of type 'RobertaProcessing'");
-    REFUSED("", "null", BYTE_LEVEL, "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}],\"special_tokens\":{\"x\":{\"ids\":[99]}}}", MODEL,
-            "outside the vocabulary");
+    REFUSED("", "null", BYTE_LEVEL,
+            "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}],\"special_tokens\":{\"x\":{\"ids\":[99]}}}",
+            MODEL, "outside the vocabulary");
     REFUSED("", "null", BYTE_LEVEL, "{\"type\":\"TemplateProcessing\",\"single\":[]}", MODEL, "lacks the text itself");
     REFUSED("", "null", BYTE_LEVEL, "null", MODEL ",\"dropout\":0.1", "dropout");
     REFUSED("", "null", BYTE_LEVEL, "null", MODEL ",\"end_of_word_suffix\":\"</w>\"", "suffixes");
@@ -118,13 +125,16 @@ static void generated(const char *dir)
 #undef REFUSED
 
     /* Flags of added tokens; unk; BOS by template; ignore_merges; a script by its name alone. */
-    CHECK_OK(try_json(dir,
-                      "{\"id\":6,\"content\":\"<l>\",\"lstrip\":true,\"special\":true},{\"id\":7,\"content\":\"<r>\",\"rstrip\":true,\"special\":true},"
-                      "{\"id\":8,\"content\":\"ww\",\"single_word\":true,\"normalized\":false},{\"id\":9,\"content\":\"<l><r>\",\"special\":true}",
-                      "null", BYTE_LEVEL,
-                      "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<l>\"}},"
-                      "{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"<r>\"}}],\"special_tokens\":{\"<l>\":{\"ids\":[6]},\"<r>\":{\"ids\":[7]}}}]}",
-                      MODEL ",\"unk_token\":\"c\",\"fuse_unk\":true", &t, e));
+    CHECK_OK(try_json(
+        dir,
+        "{\"id\":6,\"content\":\"<l>\",\"lstrip\":true,\"special\":true},{\"id\":7,\"content\":\"<r>\",\"rstrip\":true,\"special\":true},"
+        "{\"id\":8,\"content\":\"ww\",\"single_word\":true,\"normalized\":false},{\"id\":9,\"content\":\"<l><r>\",\"special\":true}",
+        "null", BYTE_LEVEL,
+        "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
+        "\"id\":\"<l>\"}},"
+        "{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"<r>\"}}],\"special_tokens\":{\"<l>\":{\"ids\":[6]},\"<r>\":{\"ids\":[7]}"
+        "}}]}",
+        MODEL ",\"unk_token\":\"c\",\"fuse_unk\":true", &t, e));
     check_ids(t, "a  <l> b", (int32_t[]){0, 6, 5, 1}, 4);
     check_ids(t, "a <r>  b", (int32_t[]){0, 5, 7, 1}, 4);
     check_ids(t, "<l><r>a<l>", (int32_t[]){9, 0, 6}, 3);

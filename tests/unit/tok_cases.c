@@ -1,4 +1,5 @@
-/* Ids of published cases: llama.cpp's 46 for gpt-2, qwen2 and the llama-3 split rule, SmolLM2's edge cases, texts and chats, the tiny teacher's file. */
+/* Ids of published cases: llama.cpp's 46 for gpt-2, qwen2 and the llama-3 split rule, SmolLM2's edge cases, texts and chats, the tiny
+ * teacher's file. */
 #include "tests/test.h"
 
 #include "core/fs.h"
@@ -24,7 +25,8 @@ static bool same_ids(const char *what, size_t k, const struct tok_ids *got, cons
 }
 
 /* Ids, the count, and (where every byte has a token and nothing is normalised) the text back. */
-static void check_text(const char *what, size_t k, const struct tok *t, const char *p, size_t n, const int32_t *want, size_t n_want, bool back)
+static void check_text(const char *what, size_t k, const struct tok *t, const char *p, size_t n, const int32_t *want, size_t n_want,
+                       bool back)
 {
     struct tok_ids ids = {0};
     struct str s = STR_INIT;
@@ -54,8 +56,9 @@ static size_t parse_ids(const char *p, int32_t *v, size_t cap)
 }
 
 /*
- * `.inp` texts are separated by a line __ggml_vocab_test__, `.out` has a line of ids each. below: cases with an id from there on are left out. (Llama 3's
- * vocabulary is not at hand; its ids below 100,000 are those of the 100k vocabulary that dolma2 has too, and both have one split rule.)
+ * `.inp` texts are separated by a line __ggml_vocab_test__, `.out` has a line of ids each. below: cases with an id from there on are left
+ * out. (Llama 3's vocabulary is not at hand; its ids below 100,000 are those of the 100k vocabulary that dolma2 has too, and both have one
+ * split rule.)
  */
 static int llama_cpp(const struct tok *t, const char *name, int32_t below)
 {

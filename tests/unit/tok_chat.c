@@ -10,7 +10,8 @@ static size_t read_chat(const json_t *chat, struct chat_msg m[MAX_MSGS])
 {
     size_t n = json_array_size(chat);
     for (size_t i = 0; i < n && i < MAX_MSGS; i++)
-        m[i] = (struct chat_msg){json_string_value(json_array_get(json_array_get(chat, i), 0)), json_string_value(json_array_get(json_array_get(chat, i), 1))};
+        m[i] = (struct chat_msg){json_string_value(json_array_get(json_array_get(chat, i), 0)),
+                                 json_string_value(json_array_get(json_array_get(chat, i), 1))};
     return n;
 }
 
@@ -44,14 +45,17 @@ static void vectors(const struct jdoc *d)
 /* What decides a Llama 3.1 chat without tools, in our own words around it; date: how the date is set. */
 static void llama_template(struct str *s, const char *date)
 {
-    str_printf(s,
-               "{{- bos_token }}\n%s\n{#- system #}\n{%%- if messages[0]['role'] == 'system' %%}\n{%%- set system_message = messages[0]['content']|trim %%}\n"
-               "{%%- set messages = messages[1:] %%}{%%- else %%}{%%- set system_message = \"\" %%}{%%- endif %%}\n"
-               "{{- \"<|start_header_id|>system<|end_header_id|>\\n\\n\" }}{{- \"Cutting Knowledge Date: December 2023\\n\" }}\n"
-               "{{- \"Today Date: \" + date_string + \"\\n\\n\" }}{{- system_message }}{{- \"<|eot_id|>\" }}{%%- for message in messages %%}"
-               "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}{%%- endfor %%}\n"
-               "{%%- if add_generation_prompt %%}\n  {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n{%%- endif %%}\n",
-               date);
+    str_printf(
+        s,
+        "{{- bos_token }}\n%s\n{#- system #}\n{%%- if messages[0]['role'] == 'system' %%}\n{%%- set system_message = "
+        "messages[0]['content']|trim %%}\n"
+        "{%%- set messages = messages[1:] %%}{%%- else %%}{%%- set system_message = \"\" %%}{%%- endif %%}\n"
+        "{{- \"<|start_header_id|>system<|end_header_id|>\\n\\n\" }}{{- \"Cutting Knowledge Date: December 2023\\n\" }}\n"
+        "{{- \"Today Date: \" + date_string + \"\\n\\n\" }}{{- system_message }}{{- \"<|eot_id|>\" }}{%%- for message in messages %%}"
+        "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}{%%- endfor "
+        "%%}\n"
+        "{%%- if add_generation_prompt %%}\n  {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n{%%- endif %%}\n",
+        date);
 }
 
 static void detection(const struct jdoc *d)
@@ -61,7 +65,8 @@ static void detection(const struct jdoc *d)
     llama_template(&s, "{%- if not date_string is defined %}{%- set date_string = \"26 Jul 2024\" %}{%- endif %}");
     CHECK(chat_detect(str_c(&s)) == CHAT_LLAMA31);
     str_clear(&s);
-    llama_template(&s, "{%- if not date_string is defined %}{%- if strftime_now is defined %}{%- set date_string = strftime_now(\"%d %b %Y\") %}{%- else %}"
+    llama_template(&s, "{%- if not date_string is defined %}{%- if strftime_now is defined %}{%- set date_string = strftime_now(\"%d %b "
+                       "%Y\") %}{%- else %}"
                        "{%- set date_string = \"26 Jul 2024\" %}{%- endif %}{%- endif %}");
     CHECK(chat_detect(str_c(&s)) == CHAT_LLAMA32);
     str_clear(&s);
@@ -86,7 +91,8 @@ static void detection(const struct jdoc *d)
             CHECK(is == CHAT_UNKNOWN || (is == was && strstr(text, "tools")));
         }
     /* Unclosed tags and literals end. */
-    CHECK(chat_detect("{{ 'abc") == CHAT_UNKNOWN && chat_detect("{# abc") == CHAT_UNKNOWN && chat_detect("{% a['b") == CHAT_UNKNOWN && chat_detect("{{ 'a\\") == CHAT_UNKNOWN);
+    CHECK(chat_detect("{{ 'abc") == CHAT_UNKNOWN && chat_detect("{# abc") == CHAT_UNKNOWN && chat_detect("{% a['b") == CHAT_UNKNOWN &&
+          chat_detect("{{ 'a\\") == CHAT_UNKNOWN);
     str_free(&s);
 }
 

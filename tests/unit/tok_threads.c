@@ -29,7 +29,8 @@ static void one(void *ctx, int64_t item, int worker)
     char text[2000];
     UNUSED(worker);
     make_text(item, text, sizeof text);
-    s->failed[item] = tok_encode(s->t, text, sizeof text, true, &s->ids[item], &e) != 0 || tok_count(s->t, text, sizeof text, true, &s->count[item], &e) != 0;
+    s->failed[item] = tok_encode(s->t, text, sizeof text, true, &s->ids[item], &e) != 0 ||
+                      tok_count(s->t, text, sizeof text, true, &s->count[item], &e) != 0;
 }
 
 int main(void)

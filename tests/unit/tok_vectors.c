@@ -4,15 +4,14 @@
 #include "core/fs.h"
 #include "core/jread.h"
 #include "model/tok.h"
+#include "model/tok_open.h"
 
 struct source {
     const char *name, *rel, *pre;
 };
 static const struct source sources[] = {
-    {"gpt2", "tokenizers/gpt2/vocab.json", "gpt-2"},
-    {"qwen2", "tokenizers/qwen2/vocab.json", "qwen2"},
-    {"smollm2", "tokenizers/smollm2/vocab.json", "smollm"},
-    {"dolma2", "tokenizers/dolma2/tokenizer.json", NULL},
+    {"gpt2", "tokenizers/gpt2/vocab.json", "gpt-2"},        {"qwen2", "tokenizers/qwen2/vocab.json", "qwen2"},
+    {"smollm2", "tokenizers/smollm2/vocab.json", "smollm"}, {"dolma2", "tokenizers/dolma2/tokenizer.json", NULL},
     {"tiny", "models/tiny-teacher/tokenizer.json", NULL},
 };
 
@@ -66,8 +65,17 @@ static void parts(const struct tok *t, const struct source *src, const char *pat
     for (const char *p = str_c(&s), *nl; (nl = strchr(p, '\n')) != NULL && n_merges < 200000; p = nl + 1)
         if (strncmp(p, "#version", 8) != 0)
             merges[n_merges++] = (struct tok_str){p, (size_t)(nl - p)};
-    struct tok_parts parts = {.name = "arrays", .tokens = tokens, .n_tokens = n, .merges = merges, .n_merges = n_merges, .types = types, .pre = src->pre,
-                              .bos = -1, .eos = 0, .unk = -1, .chat_template = "x"};
+    struct tok_parts parts = {.name = "arrays",
+                              .tokens = tokens,
+                              .n_tokens = n,
+                              .merges = merges,
+                              .n_merges = n_merges,
+                              .types = types,
+                              .pre = src->pre,
+                              .bos = -1,
+                              .eos = 0,
+                              .unk = -1,
+                              .chat_template = "x"};
     CHECK_OK(tok_from_parts(&u, &parts, e));
     if (u) {
         CHECK_STR(tok_sha256(u), tok_sha256(t));
@@ -98,6 +106,20 @@ static void parts(const struct tok *t, const struct source *src, const char *pat
     free(merges);
     free(types);
     str_free(&s);
+}
+
+/* llama.cpp's vocabulary-only file holds the same tokenizer as the folder. */
+static void gguf_file(const struct tok *gpt2)
+{
+    const char *path = test_data("tokenizers/llama.cpp/ggml-vocab-gpt-2.gguf");
+    struct tok *t = NULL;
+    if (!path)
+        return;
+    CHECK_OK(tok_open(&t, path, NULL, e));
+    CHECK(t && tok_vocab_size(t) == 50257 && tok_eos(t) == 50256);
+    if (t)
+        CHECK_STR(tok_sha256(t), tok_sha256(gpt2));
+    tok_free(t);
 }
 
 /* Pieces of a megabyte must not take quadratic time: a run without a place to split, marks in a row, blanks, brackets. */
@@ -141,6 +163,8 @@ int main(void)
         vectors(t, sources[i].name, json_object_get(d.root, "texts"), json_object_get(json_object_get(d.root, "ids"), sources[i].name));
         if (sources[i].pre)
             parts(t, &sources[i], path);
+        if (!strcmp(sources[i].name, "gpt2"))
+            gguf_file(t);
         if (!strcmp(sources[i].name, "qwen2"))
             long_pieces(t);
         tok_free(t);
