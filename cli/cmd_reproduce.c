@@ -1,0 +1,315 @@
+/* reproduce, check, report, regress: everything that works on a whole manifest. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/report_selectors.h"
+#include "cli/stages.h"
+#include "core/log.h"
+
+const char *const report_kinds[] = {"selectors"};
+const size_t n_report_kinds = ARRAY_LEN(report_kinds);
+static const char *const scale_words[] = {"ci", "tiny", "small", "paper", NULL};
+static const char *const format_words[] = {"text", "dot", NULL};
+
+struct repro {
+    struct common c;
+    const char *manifest, *scale, *only, *out, *runs, *format, *against, *explain;
+    bool dry_run, force;
+    struct env env;
+    struct registry reg;
+    struct manifest m;
+    struct plan p;
+};
+
+static int repro_open(struct repro *r, struct err *e)
+{
+    char path[1024];
+    r->env.common = &r->c;
+    registry_init(&r->reg, &r->env);
+    if (!file_exists(r->manifest) && cli_bundled(path, r->manifest, e) != 0)
+        return ERR(e, E_INPUT, "manifest '%s' does not exist", r->manifest);
+    TRY(manifest_load(&r->m, file_exists(r->manifest) ? r->manifest : path, r->scale, &r->reg, e));
+    for (size_t i = 0; i < r->m.n_inputs; i++) { /* bundled inputs are found wherever the program is installed */
+        struct input *in = &r->m.inputs[i];
+        struct err ignored = ERR_INIT;
+        if (!file_exists(in->path) && !dir_exists(in->path) && cli_bundled(path, in->path, &ignored) == 0)
+            in->path = arena_strdup(&r->m.arena, path);
+    }
+    if (plan_make(&r->p, &r->m, &r->reg, r->runs, e) != 0) {
+        manifest_free(&r->m);
+        return -1;
+    }
+    return 0;
+}
+
+static void repro_close(struct repro *r)
+{
+    plan_free(&r->p);
+    manifest_free(&r->m);
+    env_close(&r->env);
+}
+
+/* Results of the reports: `results/NAME/SCALE/`. */
+static int make_reports(struct repro *r, bool print, int *missing, struct str *verdict, struct err *e)
+{
+    char base[1024], dir[1024];
+    path_join(base, r->out, r->m.name);
+    path_join(dir, base, r->m.scale);
+    for (size_t i = 0; i < r->m.n_reports; i++) {
+        struct str text = STR_INIT;
+        struct report_result res = {0};
+        int rc = report_selectors(&r->p, &r->m.reports[i], dir, &text, &res, e);
+        if (rc == 0 && print)
+            fputs(str_c(&text), stdout);
+        *missing += res.missing;
+        str_printf(verdict, "%s%s", verdict->len ? "; " : "", str_c(&res.verdict));
+        str_free(&text);
+        str_free(&res.verdict);
+        TRY(rc);
+    }
+    return 0;
+}
+
+static void on_done(void *ctx, const struct plan *p, const struct node *n)
+{
+    struct repro *r = ctx;
+    struct str line = STR_INIT;
+    UNUSED(p);
+    selectors_line(&r->p, n, &line);
+    if (!r->c.json)
+        fputs(str_c(&line), stdout);
+    fflush(stdout);
+    str_free(&line);
+}
+
+static void print_json(const struct repro *r, const struct plan_summary *s, const char *verdict)
+{
+    struct str out = STR_INIT;
+    struct jw w;
+    jw_init(&w, &out, true);
+    jw_obj(&w);
+    jw_kstr(&w, "manifest", r->m.name);
+    jw_kstr(&w, "scale", r->m.scale);
+    jw_ki64(&w, "stages", s->total);
+    jw_ki64(&w, "up_to_date", s->up_to_date);
+    jw_ki64(&w, "ran", s->ran);
+    jw_ki64(&w, "failed", s->failed);
+    jw_kstr(&w, "verdict", verdict);
+    jw_end_obj(&w);
+    printf("%s\n", str_c(&out));
+    str_free(&out);
+}
+
+static int reproduce_run(struct repro *r, struct err *e)
+{
+    struct plan_summary s;
+    struct err first = ERR_INIT;
+    struct run_options ro = {.only = r->only, .force = r->force, .on_done = on_done, .ctx = r};
+    struct str verdict = STR_INIT;
+    int missing = 0;
+    int rc = plan_run(&r->p, &ro, &s, &first);
+    if (rc != 0) {
+        *e = first;
+        return -1;
+    }
+    rc = make_reports(r, !r->c.json, &missing, &verdict, e);
+    if (rc == 0 && r->c.json)
+        print_json(r, &s, str_c(&verdict));
+    else if (rc == 0) {
+        printf("%d stages: %d up to date, %d ran (%d resumed), %d failed; %s, results in %s/%s/%s\n", s.total, s.up_to_date, s.ran, s.resumed, s.failed, r->env.rt.be ? r->env.rt.be->desc : "nothing computed",
+               r->out, r->m.name, r->m.scale);
+        printf("RESULT (%s scale%s): %s\n", r->m.scale, strcmp(r->m.scale, "paper") ? ", not the paper's setting" : "", verdict.len ? str_c(&verdict) : "no report asked for");
+    }
+    str_free(&verdict);
+    if (rc == 0 && s.failed)
+        rc = ERR(e, E_CHECK, "%d of %d stages failed", s.failed, s.total);
+    return rc;
+}
+
+#define REPRO_OPTS(r)                                                                                                                                            \
+    {.name = "scale", .type = OPT_STR, .dst = &(r)->scale, .arg = "SCALE", .words = scale_words, .help = "ci, tiny, small or paper", .group = "Manifest"},      \
+    {.name = "runs", .type = OPT_STR, .dst = &(r)->runs, .arg = "DIR", .help = "run directories, shared by all manifests", .group = "Manifest"},                \
+    {.name = "out", .type = OPT_STR, .dst = &(r)->out, .arg = "DIR", .help = "tables and figures", .group = "Manifest"}
+#define REPRO_INIT {.c = COMMON_INIT, .scale = "tiny", .only = "", .out = "results", .runs = "runs", .format = "text"}
+
+int cmd_reproduce(int argc, char **argv, struct err *e)
+{
+    struct repro r = REPRO_INIT;
+    const struct opt opts[] = {REPRO_OPTS(&r),
+                               {.name = "only", .type = OPT_STR, .dst = &r.only, .arg = "ID,..", .help = "these stages and what they need", .group = "Manifest"},
+                               {.name = "dry-run", .type = OPT_BOOL, .dst = &r.dry_run, .help = "print the plan, write nothing", .group = "Manifest"},
+                               {.name = "format", .type = OPT_STR, .dst = &r.format, .arg = "text|dot", .words = format_words, .help = "of --dry-run", .group = "Manifest"},
+                               {.name = "force", .type = OPT_BOOL, .dst = &r.force, .help = "run again what is complete", .group = "Manifest"},
+                               COMMON_OPTS(&r.c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab reproduce MANIFEST [OPTIONS]", .about = "Runs what is missing of a manifest, then makes its tables and figures. Killed at any moment, the same command goes on.",
+                                  .examples = "  dashlab reproduce experiments/table1.yaml\n  dashlab reproduce experiments/table1.yaml --scale ci", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+    size_t n;
+    bool done;
+    TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));
+    if (done)
+        return 0;
+    TRY(repro_open(&r, e));
+    int rc = 0;
+    if (r.dry_run) {
+        struct str s = STR_INIT;
+        plan_print(&r.p, !strcmp(r.format, "dot"), &s);
+        fputs(str_c(&s), stdout);
+        str_free(&s);
+    } else {
+        rc = reproduce_run(&r, e);
+    }
+    repro_close(&r);
+    return rc;
+}
+
+int cmd_check(int argc, char **argv, struct err *e)
+{
+    struct repro r = REPRO_INIT;
+    bool schema = false;
+    const struct opt opts[] = {REPRO_OPTS(&r), {.name = "schema", .type = OPT_BOOL, .dst = &schema, .help = "print the manifest schema", .group = "Manifest"}, COMMON_OPTS(&r.c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab check MANIFEST [--scale SCALE] | --schema", .about = "Validates a manifest: schema, references, inputs.", .examples = "  dashlab check experiments/table1.yaml --scale paper",
+                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .max_pos = 1};
+    size_t n;
+    bool done;
+    TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));
+    if (done)
+        return 0;
+    if (schema) {
+        struct str s = STR_INIT;
+        registry_init(&r.reg, &r.env);
+        manifest_schema(&s, &r.reg);
+        fputs(str_c(&s), stdout);
+        str_free(&s);
+        return 0;
+    }
+    if (n < 1)
+        return ERR(e, E_USAGE, "a manifest is needed, or --schema");
+    TRY(repro_open(&r, e));
+    int missing = 0;
+    for (size_t i = 0; i < r.m.n_inputs; i++) {
+        bool have = file_exists(r.m.inputs[i].path) || dir_exists(r.m.inputs[i].path);
+        printf("input %-12s %-40s %s\n", r.m.inputs[i].name, r.m.inputs[i].path, have ? "found" : "MISSING");
+        missing += !have;
+    }
+    printf("%s: scale %s: %zu stages, %zu runs, %zu reports: valid\n", r.m.path, r.m.scale, r.m.n_stages, r.p.n, r.m.n_reports);
+    repro_close(&r);
+    return missing ? ERR(e, E_INPUT, "%d input%s missing", missing, missing == 1 ? " is" : "s are") : 0;
+}
+
+int cmd_report(int argc, char **argv, struct err *e)
+{
+    struct repro r = REPRO_INIT;
+    const struct opt opts[] = {REPRO_OPTS(&r), COMMON_OPTS(&r.c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab report MANIFEST [OPTIONS]", .about = "Tables and figures from the runs that are complete; computes nothing.", .examples = "  dashlab report experiments/table1.yaml",
+                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+    size_t n;
+    bool done;
+    int missing = 0;
+    struct str verdict = STR_INIT;
+    TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));
+    if (done)
+        return 0;
+    TRY(repro_open(&r, e));
+    int rc = make_reports(&r, true, &missing, &verdict, e);
+    if (rc == 0)
+        printf("RESULT (%s scale): %s\n", r.m.scale, str_c(&verdict));
+    str_free(&verdict);
+    repro_close(&r);
+    return rc;
+}
+
+/* ---- regress ---- */
+
+/* Fields of a TSV line. */
+static size_t fields(char *line, char **f, size_t cap)
+{
+    size_t n = 0;
+    for (char *p = line; p && n < cap;) {
+        f[n++] = p;
+        p = strchr(p, '\t');
+        if (p)
+            *p++ = 0;
+    }
+    return n;
+}
+
+/* Compares two deterministic TSVs cell by cell: numbers within atol + rtol |ref|, other text equal. Prints what moved. */
+static int compare_tsv(char *got, char *want, double atol, double rtol, int *cells, int *moved)
+{
+    char *gl = got, *wl = want, *head[128];
+    size_t nh = 0;
+    for (int line = 0; (gl && *gl) || (wl && *wl); line++) {
+        char *gn = gl ? strchr(gl, '\n') : NULL, *wn = wl ? strchr(wl, '\n') : NULL, *gf[128], *wf[128];
+        if (gn)
+            *gn++ = 0;
+        if (wn)
+            *wn++ = 0;
+        size_t ng = gl && *gl ? fields(gl, gf, 128) : 0, nw = wl && *wl ? fields(wl, wf, 128) : 0;
+        if (ng != nw) {
+            printf("line %d: %zu fields, stored %zu\n", line + 1, ng, nw);
+            ++*moved;
+        }
+        for (size_t i = 0; i < MIN(ng, nw); i++) {
+            double a, b;
+            bool num = parse_f64(gf[i], &a) && parse_f64(wf[i], &b);
+            bool same = num ? fabs(a - b) <= atol + rtol * fabs(b) : !strcmp(gf[i], wf[i]);
+            ++*cells;
+            if (same)
+                continue;
+            printf("%-28s %-20s now %s, stored %s\n", ng > 1 ? gf[1] : "", line && i < nh ? head[i] : "header", gf[i], wf[i]);
+            ++*moved;
+        }
+        if (line == 0) {
+            nh = nw;
+            memcpy(head, wf, sizeof(char *) * nw);
+        }
+        gl = gn;
+        wl = wn;
+    }
+    return 0;
+}
+
+int cmd_regress(int argc, char **argv, struct err *e)
+{
+    struct repro r = REPRO_INIT;
+    double atol = 1e-6, rtol = 1e-6;
+    r.scale = "ci";
+    const struct opt opts[] = {REPRO_OPTS(&r),
+                               {.name = "against", .type = OPT_STR, .dst = &r.against, .arg = "FILE", .help = "stored NAME.det.tsv of the first report", .group = "Manifest"},
+                               {.name = "atol", .type = OPT_F64, .dst = &atol, .arg = "X", .lo = 0, .hi = 1e9, .help = "absolute tolerance of numbers", .group = "Manifest"},
+                               {.name = "rtol", .type = OPT_F64, .dst = &rtol, .arg = "X", .lo = 0, .hi = 1e9, .help = "relative tolerance of numbers", .group = "Manifest"},
+                               COMMON_OPTS(&r.c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab regress MANIFEST --against FILE [--scale ci]",
+                                  .about = "Reproduces a manifest and compares its first table with stored values. On the CPU results have the same bits for any thread count and instruction set, so the tolerances are tight.",
+                                  .examples = "  dashlab regress experiments/table1.yaml --scale ci --against experiments/table1.ci.tsv", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+    size_t n;
+    bool done;
+    TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));
+    if (done)
+        return 0;
+    if (!r.against)
+        return ERR(e, E_USAGE, "--against FILE is needed");
+    TRY(repro_open(&r, e));
+    struct str got = STR_INIT, want = STR_INIT;
+    char base[1024], dir[1024], file[1024], name[300];
+    int cells = 0, moved = 0;
+    int rc = r.m.n_reports ? reproduce_run(&r, e) : ERR(e, E_USAGE, "'%s' has no report to compare", r.manifest);
+    if (rc == 0) {
+        path_join(base, r.out, r.m.name);
+        path_join(dir, base, r.m.scale);
+        snprintf(name, sizeof name, "%s.det.tsv", r.m.reports[0].name);
+        rc = file_read(path_join(file, dir, name), 1 << 22, &got, e) || file_read(r.against, 1 << 22, &want, e);
+    }
+    if (rc == 0) {
+        compare_tsv(got.p, want.p, atol, rtol, &cells, &moved);
+        printf("regress: %d cells compared with %s (atol %g, rtol %g), %d moved\n", cells, r.against, atol, rtol, moved);
+        if (moved)
+            rc = ERR(e, E_CHECK, "%d of %d cells moved", moved, cells);
+    }
+    str_free(&got);
+    str_free(&want);
+    repro_close(&r);
+    return rc ? -1 : 0;
+}
