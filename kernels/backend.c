@@ -84,7 +84,7 @@ int backend_open(struct backend **out, const struct backend_opts *o, struct err 
     be->mem_limit_bytes = o->mem_limit_bytes;
     int rc;
     if (!strcmp(name, "cpu"))
-        rc = backend_open_cpu(be, o->isa, e);
+        rc = backend_open_cpu(be, o->isa ? o->isa : getenv("DASHLAB_ISA"), e);
     else if (!strcmp(name, "ref32"))
         rc = backend_open_ref_float(be, e);
     else if (!strcmp(name, "ref64"))

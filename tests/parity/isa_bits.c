@@ -10,6 +10,12 @@
 #include "tests/parity/shapes.h"
 #include "tests/test.h"
 
+#if defined(__x86_64__)
+#define TEST_X86 1
+#else
+#define TEST_X86 0
+#endif
+
 enum { CONFIGS = 6 };
 static const struct {
     const char *isa;
@@ -248,7 +254,8 @@ int main(int argc, char **argv)
         }
         be[k] = NULL;
         printf("SKIPPED: cpu %s, %d threads: %s\n", configs[k].isa, configs[k].threads, er.msg);
-        if (er.code != E_ENV)
+        if (er.code != E_ENV &&
+            !(er.code == E_USAGE && !TEST_X86 && configs[k].isa[0] == 'a')) /* a build for another processor knows only "portable" */
             test_failed++;
     }
     for (size_t i = 0; i < ARRAY_LEN(parity_shapes); i++)
