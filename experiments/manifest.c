@@ -205,7 +205,7 @@ static void set_param(struct reader *r, struct stage *s, const struct ynode *key
         s->set[i].value = p->def && *p->def ? p->def : NULL;
         return;
     }
-    bool list = p->type == PT_INTS || p->type == PT_NUMS || p->type == PT_STRS || p->type == PT_REFS;
+    bool list = p->type == PT_INTS || p->type == PT_NUMS || p->type == PT_STRS || p->type == PT_REFS || p->fan;
     if (v->kind != Y_SCALAR && !(list && v->kind == Y_SEQ)) {
         y_problem(r->pr, v, "'%s' must be %s", name, list ? "a list" : "a single value");
         return;
@@ -412,7 +412,7 @@ static void check_stage(struct reader *r, size_t at)
                 y_problem(r->pr, s->set[i].at ? s->set[i].at : s->at, "'%s' of stage '%s' refers to '%.*s', which is no stage or input", p->name, s->id, (int)n, id);
             else if (dep && dep >= s)
                 y_problem(r->pr, s->set[i].at ? s->set[i].at : s->at, "stage '%s' refers to '%.*s', which does not stand before it (so there can be no cycle)", s->id, (int)n, id);
-            else if (dep && dep->skipped && p->type == PT_REF && !s->skipped)
+            else if (dep && dep->skipped && p->type == PT_REF && !p->fan && !s->skipped)
                 y_problem(r->pr, s->at, "stage '%s' needs '%.*s', which scale '%s' skips", s->id, (int)n, id, r->m->scale);
             id += n;
             id += *id == ',';
