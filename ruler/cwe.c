@@ -4,8 +4,9 @@
 
 #include "ruler/gen.h"
 
-static const char cwe_body[] = "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear most "
-                               "often.\n{context}\nQuestion: What are the 10 most common words in the above list?";
+static const char cwe_body[] =
+    "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear most "
+    "often.\n{context}\nQuestion: What are the 10 most common words in the above list?";
 static const char cwe_prefix[] = " Answer: The top 10 words that appear most often in the list are:";
 enum { COMMON = 10 };
 
@@ -15,8 +16,11 @@ static int example(struct gen *g, int64_t n, int64_t a, int64_t b, struct str *o
     const struct list *words = &g->res->cwe;
     int64_t c = MIN(n, COMMON), total = c * a + (n - c) * b;
     if (n > (int64_t)words->n)
-        return ERR(e, E_INPUT, "cwe: %" PRId64 " words asked for, the word lists hold %zu; longer lengths need RULER's english_words.json, which is not "
-                   "bundled", n, words->n);
+        return ERR(e, E_INPUT,
+                   "cwe: %" PRId64
+                   " words asked for, the word lists hold %zu; longer lengths need RULER's english_words.json, which is not "
+                   "bundled",
+                   n, words->n);
     const int64_t *order = gen_perm(g, words->n, e), *mix;
     int64_t *pick = malloc((size_t)(n + 1) * sizeof *pick);
     if (!order || !pick || py_sample(&g->py, (int64_t)words->n, n, pick)) {
@@ -66,7 +70,12 @@ static int cwe_text(struct gen *g, int64_t n, struct err *e)
 
 int cwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
-    struct size_rule r = {.inc = 10, .lower = COMMON + 1, .probe = 4096, .limit = (int64_t)g->res->cwe.n, .max = g->max_len, .extra = g->task->gen_tokens,
+    struct size_rule r = {.inc = 10,
+                          .lower = COMMON + 1,
+                          .probe = 4096,
+                          .limit = (int64_t)g->res->cwe.n,
+                          .max = g->max_len,
+                          .extra = g->task->gen_tokens,
                           .cwe_upper = true};
     int64_t size, tokens;
     TRY(gen_search(g, cwe_text, &r, &size, e));

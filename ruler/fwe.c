@@ -4,9 +4,10 @@
 
 #include "ruler/gen.h"
 
-static const char fwe_body[] = "Read the following coded text and track the frequency of each coded word. Find the three most frequently appeared coded "
-                               "words. {context}\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most "
-                               "frequently appeared words in the above coded text?";
+static const char fwe_body[] =
+    "Read the following coded text and track the frequency of each coded word. Find the three most frequently appeared coded "
+    "words. {context}\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most "
+    "frequently appeared words in the above coded text?";
 static const char fwe_prefix[] = " Answer: According to the coded text above, the three most frequently appeared words are:";
 static const double zeta2 = 0x1.a51a6625307d3p+0;
 enum { GEN_TOKENS = 50, LEAST_WORDS = 27 /* rank 4 still appears: 27 / 16 / zeta(2) > 1 */, LEAST_VOCAB = 4 };
@@ -99,8 +100,10 @@ static int first_size(struct gen *g, int64_t max, int64_t vocab, int64_t step, i
 
 static int too_short(struct gen *g, int64_t need, struct err *e)
 {
-    return ERR(e, E_CHECK, "task 'fwe' cannot fit in length %" PRId64 ": its smallest prompt with the budget for the answer needs %" PRId64
-               " tokens; use a length of at least %" PRId64, g->max_len, need, need);
+    return ERR(e, E_CHECK,
+               "task 'fwe' cannot fit in length %" PRId64 ": its smallest prompt with the budget for the answer needs %" PRId64
+               " tokens; use a length of at least %" PRId64,
+               g->max_len, need, need);
 }
 
 int fwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)

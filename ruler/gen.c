@@ -183,9 +183,12 @@ int gen_fit(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t size, i
         if (++stuck < STUCK_TRIES)
             continue;
         if (!g->smallest)
-            return ERR(e, E_CHECK, "task '%s' cannot be made at length %" PRId64 ": %" PRId64 " units are too few for it", g->task->name, g->max_len, used);
-        return ERR(e, E_CHECK, "task '%s' cannot fit in length %" PRId64 ": its smallest prompt with the budget for the answer needs %" PRId64
-                   " tokens; use a length of at least %" PRId64, g->task->name, g->max_len, g->smallest, g->smallest + (g->max_len - r->max));
+            return ERR(e, E_CHECK, "task '%s' cannot be made at length %" PRId64 ": %" PRId64 " units are too few for it", g->task->name,
+                       g->max_len, used);
+        return ERR(e, E_CHECK,
+                   "task '%s' cannot fit in length %" PRId64 ": its smallest prompt with the budget for the answer needs %" PRId64
+                   " tokens; use a length of at least %" PRId64,
+                   g->task->name, g->max_len, g->smallest, g->smallest + (g->max_len - r->max));
     }
 }
 

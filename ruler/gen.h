@@ -11,16 +11,16 @@
 struct ruler_res {
     struct list nouns, adjs, cwe; /* sorted and unique; cwe = nouns, adjectives and verbs */
     /*
-     * The sorted list of "adjective-noun" never exists as a whole: adjectives in the order of "adjective-" are blocks of nouns.n words, except where one
-     * adjective continues another ("old-", "old-fashioned-"): the blocks of such a group are merged, in `merged`, sorted.
+     * The sorted list of "adjective-noun" never exists as a whole: adjectives in the order of "adjective-" are blocks of nouns.n words,
+     * except where one adjective continues another ("old-", "old-fashioned-"): the blocks of such a group are merged, in `merged`, sorted.
      */
     struct word_group {
         size_t first_adj, n_adj;
         struct list merged; /* empty when n_adj = 1 */
-    } *groups;
+    } * groups;
     size_t n_groups;
-    struct str essay;      /* white space collapsed */
-    size_t *word_end;      /* [n_words] byte offset behind each word */
+    struct str essay; /* white space collapsed */
+    size_t *word_end; /* [n_words] byte offset behind each word */
     size_t n_words;
     struct punkt *punkt;
     char essay_sha[65], nouns_sha[65];
@@ -63,24 +63,25 @@ struct gen {
     const struct ruler_task *task;
     struct ruler_res *res;
     struct ruler_counter counter;
-    bool compact, flat;            /* flat: the reference's remove_newline_tab */
-    const char *before, *after;    /* chat template around the task's, "" = none */
+    bool compact, flat;         /* flat: the reference's remove_newline_tab */
+    const char *before, *after; /* chat template around the task's, "" = none */
     int64_t max_len, seed;
     struct mt19937 py, np;
-    struct str text;               /* the generated prompt with its answer prefix */
+    struct str text; /* the generated prompt with its answer prefix */
     struct list answers;
     struct list needles, keys, values; /* niah */
     struct str tmp, tmp2, icl;
     int64_t icl_tokens;
-    bool in_icl;                   /* vt: making the few-shot example */
-    struct list names;             /* vt */
-    struct list vocab;             /* fwe */
+    bool in_icl;       /* vt: making the few-shot example */
+    struct list names; /* vt */
+    struct list vocab; /* fwe */
+    struct qa *qa;
     struct perm {
         int64_t *v;
         size_t n;
     } perm[16];
     int perm_next;
-    int64_t smallest;              /* of the tries that did not fit at the smallest size: tokens needed */
+    int64_t smallest; /* of the tries that did not fit at the smallest size: tokens needed */
 };
 /* The order in which a fresh Random(seed).shuffle leaves n things: new[i] = old[perm[i]]. Borrowed, cached. */
 const int64_t *gen_perm(struct gen *g, size_t n, struct err *e);
@@ -108,6 +109,8 @@ int niah_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
 int vt_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
 int cwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
 int fwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
+/* Name of the question file in data_dir. */
+const char *qa_file(const struct ruler_task *t);
 int qa_make(struct gen *g, int64_t samples, const char *data_dir, struct str *out, struct err *e);
 /* One task at one length; g->task, res, counter, compact, flat, before, after, max_len, seed are set. Frees what g holds. */
 int gen_task(struct gen *g, int64_t samples, const char *data_dir, struct str *out, struct err *e);

@@ -7,8 +7,20 @@
 #include "core/prov.h"
 #include "ruler/gen.h"
 
-static const char *const names_list[] = {"niah_single_1",   "niah_single_2",   "niah_single_3", "niah_multikey_1", "niah_multikey_2",
-                                         "niah_multikey_3", "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa_1", "qa_2", NULL};
+static const char *const names_list[] = {"niah_single_1",
+                                         "niah_single_2",
+                                         "niah_single_3",
+                                         "niah_multikey_1",
+                                         "niah_multikey_2",
+                                         "niah_multikey_3",
+                                         "niah_multivalue",
+                                         "niah_multiquery",
+                                         "vt",
+                                         "cwe",
+                                         "fwe",
+                                         "qa_1",
+                                         "qa_2",
+                                         NULL};
 
 const char *const *ruler_task_names(void)
 {
@@ -16,10 +28,12 @@ const char *const *ruler_task_names(void)
 }
 
 /* Which tasks a comma list names; wanted[ruler_n_tasks]. */
-static int choose(const char *tasks, bool compact, bool *wanted, struct err *e)
+static int choose(const char *tasks, bool compact, const char *data_dir, bool *wanted, struct err *e)
 {
+    char path[1024];
     for (size_t i = 0; i < ruler_n_tasks; i++)
-        wanted[i] = !tasks && ruler_tasks[i].kind != K_QA;
+        wanted[i] =
+            !tasks && (ruler_tasks[i].kind != K_QA || (!compact && file_exists(path_join(path, data_dir, qa_file(&ruler_tasks[i])))));
     while (tasks) {
         size_t n = strcspn(tasks, ",");
         const struct ruler_task *t = ruler_task_find(tasks, n);
@@ -27,10 +41,9 @@ static int choose(const char *tasks, bool compact, bool *wanted, struct err *e)
             char word[64];
             snprintf(word, sizeof word, "%.*s", (int)MIN(n, 63), tasks);
             const char *near = nearest_word(word, names_list, ruler_n_tasks);
-            return ERR(e, E_USAGE, "unknown RULER task '%s'%s%s%s", word, near ? "; did you mean '" : "", near ? near : "", near ? "'" : "");
+            return ERR(e, E_USAGE, "unknown RULER task '%s'%s%s%s", word, near ? "; did you mean '" : "", near ? near : "",
+                       near ? "'" : "");
         }
-        if (t->kind == K_QA && compact)
-            return ERR(e, E_USAGE, "task '%s' is not among the 11 tasks of flavour 'compact'", t->name);
         wanted[t - ruler_tasks] = true;
         tasks = tasks[n] ? tasks + n + 1 : NULL;
     }
@@ -60,9 +73,14 @@ static int make_task(const struct ruler_gen_opts *o, struct ruler_res *res, cons
     char dir[1024], path[1024];
     int rc = 0;
     for (size_t i = 0; !rc && i < o->n_lengths; i++) {
-        struct gen g = {.task = t, .res = res, .counter = o->counter, .compact = strcmp(o->flavour, "compact") == 0, .max_len = o->lengths[i],
+        struct gen g = {.task = t,
+                        .res = res,
+                        .counter = o->counter,
+                        .compact = strcmp(o->flavour, "compact") == 0,
+                        .max_len = o->lengths[i],
                         .seed = o->seed + (int64_t)i};
-        rc = interrupted() ? ERR(e, E_INTERRUPTED, "interrupted while making task '%s'", t->name) : gen_task(&g, o->samples, o->data_dir, &out, e);
+        rc = interrupted() ? ERR(e, E_INTERRUPTED, "interrupted while making task '%s'", t->name)
+                           : gen_task(&g, o->samples, o->data_dir, &out, e);
     }
     path_join(dir, out_dir, t->name);
     rc = rc ? rc : mkdir_p(dir, e);
@@ -72,8 +90,8 @@ static int make_task(const struct ruler_gen_opts *o, struct ruler_res *res, cons
     return rc;
 }
 
-static int write_provenance(const struct ruler_gen_opts *o, const struct ruler_res *res, const bool *wanted, char (*sha)[65], const char *out_dir,
-                            struct err *e)
+static int write_provenance(const struct ruler_gen_opts *o, const struct ruler_res *res, const bool *wanted, char (*sha)[65],
+                            const char *out_dir, struct err *e)
 {
     struct str s = STR_INIT;
     struct jw w;
@@ -116,7 +134,7 @@ int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e
     char sha[RULER_MAX_TASKS][65] = {{0}};
     struct ruler_res res = {0};
     TRY(check_opts(o, e));
-    TRY(choose(o->tasks, strcmp(o->flavour, "compact") == 0, wanted, e));
+    TRY(choose(o->tasks, strcmp(o->flavour, "compact") == 0, o->data_dir, wanted, e));
     int rc = ruler_res_load(&res, o->data_dir, o->essays, o->wonderwords, e);
     for (size_t i = 0; !rc && i < ruler_n_tasks; i++)
         if (wanted[i])

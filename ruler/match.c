@@ -51,7 +51,8 @@ double ruler_match(const char *pred, size_t n, const char *const *refs, size_t n
     for (size_t i = 0; i < n_refs; i++) {
         str_clear(&r);
         py_lower(&r, refs[i], strlen(refs[i]));
-        hits += part ? find_bytes(str_c(&c), c.len, refs[i], strlen(refs[i])) >= 0 : find_bytes(str_c(&low), low.len, str_c(&r), r.len) >= 0;
+        hits +=
+            part ? find_bytes(str_c(&c), c.len, refs[i], strlen(refs[i])) >= 0 : find_bytes(str_c(&low), low.len, str_c(&r), r.len) >= 0;
     }
     str_free(&c);
     str_free(&low);

@@ -5,7 +5,8 @@
 #include "ruler/gen.h"
 
 static const char niah_body[] =
-    "Some special magic {type_needle_v} are hidden within the following text. Make sure to memorize it. I will quiz you about the {type_needle_v} "
+    "Some special magic {type_needle_v} are hidden within the following text. Make sure to memorize it. I will quiz you about the "
+    "{type_needle_v} "
     "afterwards.\n{context}\nWhat are all the special magic {type_needle_v} for {query} mentioned in the provided text?";
 static const char niah_prefix[] = " The special magic {type_needle_v} for {query} mentioned in the provided text are";
 static const char *const type_name[] = {"numbers", "words", "uuids"};
@@ -27,8 +28,8 @@ static void draw(struct gen *g, enum niah_type t, struct str *out)
         py_getrandbits(&g->py, 128, &lo, &hi);
         hi = (hi & ~UINT64_C(0xf000)) | 0x4000;                 /* version 4 */
         lo = (lo & ~(UINT64_C(3) << 62)) | (UINT64_C(1) << 63); /* variant of RFC 4122 */
-        str_printf(out, "%08" PRIx64 "-%04" PRIx64 "-%04" PRIx64 "-%04" PRIx64 "-%012" PRIx64, hi >> 32, (hi >> 16) & 0xffff, hi & 0xffff, lo >> 48,
-                   lo & UINT64_C(0xffffffffffff));
+        str_printf(out, "%08" PRIx64 "-%04" PRIx64 "-%04" PRIx64 "-%04" PRIx64 "-%012" PRIx64, hi >> 32, (hi >> 16) & 0xffff, hi & 0xffff,
+                   lo >> 48, lo & UINT64_C(0xffffffffffff));
         break;
     }
 }

@@ -1,6 +1,6 @@
 /*
- * Sentence boundaries as NLTK 3.8's Punkt finds them with the English parameters (Kiss and Strunk 2006); the decisions are those of the reference, including
- * how overlapping candidates are merged. A `struct punkt` is constant after loading.
+ * Sentence boundaries as NLTK 3.8's Punkt finds them with the English parameters (Kiss and Strunk 2006); the decisions are those of the
+ * reference, including how overlapping candidates are merged. A `struct punkt` is constant after loading.
  */
 #ifndef RULER_PUNKT_H
 #define RULER_PUNKT_H

@@ -49,7 +49,8 @@ static int make_groups(struct ruler_res *r, struct err *e)
         }
         list_sort_unique(&g->merged);
         if (!rc && g->n_adj > 1 && g->merged.n != g->n_adj * r->nouns.n)
-            rc = ERR(e, E_INPUT, "word lists: a pair of '%s' can be read in two ways; the list of pairs would have duplicates", r->adjs.v[i]);
+            rc = ERR(e, E_INPUT, "word lists: a pair of '%s' can be read in two ways; the list of pairs would have duplicates",
+                     r->adjs.v[i]);
         i = j;
     }
     str_free(&s);
@@ -85,7 +86,7 @@ static int load_words(struct ruler_res *r, const char *data_dir, const char *ver
 {
     char dir[1024], path[1024], name[64];
     struct list verbs = {0};
-    snprintf(name, sizeof name, "wonderwords-%s", version);
+    snprintf(name, sizeof name, "wonderwords-%s", strcmp(version, "3.0") == 0 ? "3.0.0" : version);
     path_join(dir, data_dir, name);
     if (!dir_exists(dir))
         return ERR(e, E_INPUT, "word lists of wonderwords '%s': no folder '%s'; there are 2.2.0 and 3.0.0", version, dir);

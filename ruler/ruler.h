@@ -1,11 +1,13 @@
 /*
- * RULER: synthetic long-context tasks. Generator (flavours `nvidia`, faithful to NVIDIA/RULER c3f5e3b, and `compact`, the same with smaller size steps,
- * for windows below 2048 tokens), runner and scorer. 11 tasks: niah_single_1..3, niah_multikey_1..3, niah_multivalue, niah_multiquery, vt, cwe, fwe;
- * in flavour `nvidia` also qa_1 and qa_2 when their question files are in data_dir (squad.json, hotpotqa.json).
+ * RULER: synthetic long-context tasks. Generator (flavours `nvidia`, faithful to NVIDIA/RULER c3f5e3b, and `compact`, the same with smaller
+ * size steps, for windows below 2048 tokens), runner and scorer. 11 tasks: niah_single_1..3, niah_multikey_1..3, niah_multivalue,
+ * niah_multiquery, vt, cwe, fwe; also qa_1 and qa_2 where their question files (squad.json, hotpotqa.json) are in data_dir: when named, and
+ * in flavour `nvidia` by default.
  *
- * Prompts depend on the tokenizer only through counter.count. Every task starts from fresh generators with the seed, so tasks may be made one at a time.
- * Task names in lists are separated by commas. Scores are percent (0..100). Errors: E_USAGE unknown task or flavour; E_INPUT data missing or corrupt, a
- * folder that does not match; E_CHECK a task that cannot fit (names task, length and the smallest length that would do; nothing is written for it).
+ * Prompts depend on the tokenizer only through counter.count. Every task starts from fresh generators with the seed, so tasks may be made
+ * one at a time. Task names in lists are separated by commas. Scores are percent (0..100). Errors: E_USAGE unknown task or flavour; E_INPUT
+ * data missing or corrupt, a folder that does not match; E_CHECK a task that cannot fit (names task, length and the smallest length that
+ * would do; nothing is written for it).
  */
 #ifndef RULER_RULER_H
 #define RULER_RULER_H
@@ -28,15 +30,15 @@ struct ruler_gen_opts {
     size_t n_lengths;
     const char *tasks; /* comma list, NULL = all of the flavour */
     int64_t samples, seed;
-    const char *flavour;    /* "compact" or "nvidia" */
-    const char *data_dir;   /* the bundled ruler/data */
-    const char *essays;     /* .json {"text": ...}, .txt or .txt.zst; NULL = data_dir/essay.txt.zst */
+    const char *flavour;     /* "compact" or "nvidia" */
+    const char *data_dir;    /* the bundled ruler/data */
+    const char *essays;      /* .json {"text": ...}, .txt or .txt.zst; NULL = data_dir/essay.txt.zst */
     const char *wonderwords; /* "2.2.0" (NULL = this) or "3.0.0" */
 };
 /*
- * Writes out_dir/TASK/validation.jsonl for every task, then out_dir/provenance.json; each file appears whole or not at all. With several lengths a file holds
- * `samples` lines for lengths[0] made with seed, then `samples` for lengths[1] made with seed+1, and so on; each block is what a run of that length and seed
- * alone would write.
+ * Writes out_dir/TASK/validation.jsonl for every task, then out_dir/provenance.json; each file appears whole or not at all. With several
+ * lengths a file holds `samples` lines for lengths[0] made with seed, then `samples` for lengths[1] made with seed+1, and so on; each block
+ * is what a run of that length and seed alone would write.
  */
 int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e);
 
@@ -48,8 +50,10 @@ struct ruler_sample {
     size_t n_refs;
     int64_t line, gen_tokens, length; /* line: from 0 inside the task's file; length: as recorded */
 };
-/* Calls fn for every sample of a generated folder, tasks in RULER's order, until it returns non-zero (returned as -1 with fn's error). Pointers die after fn. */
-int ruler_each_sample(const char *dir, const char *tasks, int (*fn)(void *ctx, const struct ruler_sample *s, struct err *e), void *ctx, struct err *e);
+/* Calls fn for every sample of a generated folder, tasks in RULER's order, until it returns non-zero (returned as -1 with fn's error).
+ * Pointers die after fn. */
+int ruler_each_sample(const char *dir, const char *tasks, int (*fn)(void *ctx, const struct ruler_sample *s, struct err *e), void *ctx,
+                      struct err *e);
 
 /* Callbacks return 0 or -1 with *e set. Arrays they hand out are malloc'ed and freed by the runner. */
 struct ruler_run_opts {
@@ -58,29 +62,31 @@ struct ruler_run_opts {
     void *ctx;
     int (*encode)(void *ctx, const char *text, size_t n, int32_t **ids, int32_t *len, struct err *e);
     int (*decode)(void *ctx, const int32_t *ids, int32_t n, struct str *out, struct err *e);
-    /* Greedy; out[i] = up to max_new[i] new ids (without the stop token), malloc'ed one by one. out and out_len are arrays of n given by the runner. */
-    int (*generate)(void *ctx, int32_t n, const int32_t *const *prompt, const int32_t *len, const int32_t *max_new, int32_t **out, int32_t *out_len,
-                    struct err *e);
+    /* Greedy; out[i] = up to max_new[i] new ids (without the stop token), malloc'ed one by one. out and out_len are arrays of n given by
+     * the runner. */
+    int (*generate)(void *ctx, int32_t n, const int32_t *const *prompt, const int32_t *len, const int32_t *max_new, int32_t **out,
+                    int32_t *out_len, struct err *e);
     /* sum over positions j >= answer_from[i] of log p(ids[i][j] | ids[i][..j]). NULL: no answer NLL. */
-    int (*answer_logprob)(void *ctx, int32_t n, const int32_t *const *ids, const int32_t *len, const int32_t *answer_from, double *sum_logprob,
-                          struct err *e);
+    int (*answer_logprob)(void *ctx, int32_t n, const int32_t *const *ids, const int32_t *len, const int32_t *answer_from,
+                          double *sum_logprob, struct err *e);
 };
 /*
- * Writes out_dir/TASK/predictions.jsonl, one record a sample, in order of lines, appended batch by batch. A record that is there with the same line and
- * prompt sha256 is kept, so an interrupted run goes on; a torn last line is dropped; a record of another prompt is E_INPUT (another data set: use a new
- * folder). Keys: line, prompt_sha256, pred, outputs, score (percent), answer_nll (sum of -log p, nats; null without answer_logprob), answer_tokens,
- * prompt_tokens, new_tokens. The answer's ids are encode(answer), put behind encode(prompt): what a generation after this prompt would have to write.
- * provenance of the data (flavour, sha256 of its provenance.json) goes to out_dir/ruler.json.
+ * Writes out_dir/TASK/predictions.jsonl, one record a sample, in order of lines, appended batch by batch. A record that is there with the
+ * same line and prompt sha256 is kept, so an interrupted run goes on; a torn last line is dropped; a record of another prompt is E_INPUT
+ * (another data set: use a new folder). Keys: line, prompt_sha256, pred, outputs, score (percent), answer_nll (sum of -log p, nats; null
+ * without answer_logprob), answer_tokens, prompt_tokens, new_tokens. The answer's ids are encode(answer), put behind encode(prompt): what a
+ * generation after this prompt would have to write. provenance of the data (flavour, sha256 of its provenance.json) goes to
+ * out_dir/ruler.json.
  */
 int ruler_run(const struct ruler_run_opts *o, struct err *e);
 
 struct ruler_task_score {
     char name[32];
-    int64_t n, nulls;  /* samples; empty predictions */
-    double mean, se;   /* percent; se = sample standard deviation / sqrt(n) */
-    double nll;        /* nats per answer token over the task; NAN when not measured */
-    double *score;     /* [n] percent */
-    double *nlls;      /* [n] nats per answer token of each sample, NAN when not measured */
+    int64_t n, nulls; /* samples; empty predictions */
+    double mean, se;  /* percent; se = sample standard deviation / sqrt(n) */
+    double nll;       /* nats per answer token over the task; NAN when not measured */
+    double *score;    /* [n] percent */
+    double *nlls;     /* [n] nats per answer token of each sample, NAN when not measured */
 };
 struct ruler_scores {
     struct ruler_task_score task[RULER_MAX_TASKS];
@@ -98,14 +104,15 @@ struct ruler_diff {
     double diff, lo, hi, p; /* b - a in percent, 95 % normal interval, two-sided sign-flip p (20000 flips, fixed seed) */
 };
 /*
- * Paired comparison, sample by sample. per_task has room for RULER_MAX_TASKS; *n is set. overall->diff is the mean over tasks of the tasks' mean differences.
- * Folders whose tasks, line numbers or prompt hashes differ are refused (E_INPUT).
+ * Paired comparison, sample by sample. per_task has room for RULER_MAX_TASKS; *n is set. overall->diff is the mean over tasks of the tasks'
+ * mean differences. Folders whose tasks, line numbers or prompt hashes differ are refused (E_INPUT).
  */
 int ruler_compare(const char *a, const char *b, struct ruler_diff *per_task, size_t *n, struct ruler_diff *overall, struct err *e);
 
-/* The 11 tasks of `compact` in RULER's order (13 with the two qa, of `nvidia`), NULL-terminated. */
+/* The 13 tasks in RULER's order, NULL-terminated; the last two are qa. */
 const char *const *ruler_task_names(void);
-/* Score of one prediction against references in percent: share of references found, ignoring case (part: 100 when any is found, case kept). *null: empty. */
+/* Score of one prediction against references in percent: share of references found, ignoring case (part: 100 when any is found, case kept).
+ * *null: empty. */
 double ruler_match(const char *pred, size_t n, const char *const *refs, size_t n_refs, bool part, bool *null);
 
 #endif

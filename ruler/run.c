@@ -131,8 +131,14 @@ static void arrays_free(struct arrays *a)
 static int call_model(struct run *r, struct arrays *a, struct err *e)
 {
     size_t n = (size_t)r->n;
-    *a = (struct arrays){calloc(n, sizeof *a->ids), calloc(n, sizeof *a->full), calloc(n, 4), calloc(n, 4), calloc(n, 4), calloc(n, sizeof *a->out),
-                         calloc(n, 4), calloc(n, sizeof *a->lp)};
+    *a = (struct arrays){calloc(n, sizeof *a->ids),
+                         calloc(n, sizeof *a->full),
+                         calloc(n, 4),
+                         calloc(n, 4),
+                         calloc(n, 4),
+                         calloc(n, sizeof *a->out),
+                         calloc(n, 4),
+                         calloc(n, sizeof *a->lp)};
     if (!a->ids || !a->full || !a->len || !a->len_full || !a->max_new || !a->out || !a->out_len || !a->lp)
         return err_nomem(e, n * 64, "a batch");
     for (size_t i = 0; i < n; i++) {
@@ -182,7 +188,9 @@ static int take(void *ctx, const struct ruler_sample *s, struct err *e)
     TRY(sha256_buf(s->prompt, strlen(s->prompt), sha, e));
     if (s->line < (int64_t)r->n_have) {
         if (strcmp(sha, r->have[s->line]) != 0)
-            return ERR(e, E_INPUT, "'%s': line %" PRId64 " is a prediction for another prompt (sha256 %.12s..., the data have %.12s...); use a new folder",
+            return ERR(e, E_INPUT,
+                       "'%s': line %" PRId64
+                       " is a prediction for another prompt (sha256 %.12s..., the data have %.12s...); use a new folder",
                        r->path, s->line + 1, r->have[s->line], sha);
         return 0;
     }

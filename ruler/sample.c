@@ -35,7 +35,8 @@ int jsonl_each(const char *path, bool allow_torn, size_t *good, line_fn fn, void
     return rc ? -1 : 0;
 }
 
-int tasks_present(const char *dir, const char *file, const char *tasks, const struct ruler_task *out[RULER_MAX_TASKS], size_t *n, struct err *e)
+int tasks_present(const char *dir, const char *file, const char *tasks, const struct ruler_task *out[RULER_MAX_TASKS], size_t *n,
+                  struct err *e)
 {
     char path[1024], sub[64];
     *n = 0;
@@ -123,7 +124,9 @@ int ruler_answer(const struct ruler_task *t, const char *prompt, const char *con
         return ERR(e, E_INPUT, "task '%s': %zu references; at most %zu", t->name, n, ARRAY_LEN(pl));
     for (size_t i = 0; i < n; i++) {
         pl[i].ref = i;
-        pl[i].at = t->kind == K_NIAH ? find_bytes(prompt, len, refs[i], strlen(refs[i])) : t->kind == K_CWE ? place_in_list(list, ln, refs[i]) : 0;
+        pl[i].at = t->kind == K_NIAH  ? find_bytes(prompt, len, refs[i], strlen(refs[i]))
+                   : t->kind == K_CWE ? place_in_list(list, ln, refs[i])
+                                      : 0;
         if (pl[i].at < 0)
             return ERR(e, E_INPUT, "task '%s': the answer '%s' does not stand in the prompt", t->name, refs[i]);
     }
@@ -186,7 +189,8 @@ static int one_sample(void *ctx, int64_t line, const struct jdoc *d, struct err 
     return rc;
 }
 
-int ruler_each_sample(const char *dir, const char *tasks, int (*fn)(void *ctx, const struct ruler_sample *s, struct err *e), void *ctx, struct err *e)
+int ruler_each_sample(const char *dir, const char *tasks, int (*fn)(void *ctx, const struct ruler_sample *s, struct err *e), void *ctx,
+                      struct err *e)
 {
     const struct ruler_task *t[RULER_MAX_TASKS];
     size_t n;

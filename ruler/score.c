@@ -182,19 +182,21 @@ static int match_tasks(const struct ruler_scores *a, const struct ruler_scores *
         return ERR(e, E_INPUT, "cannot compare RULER flavour '%s' with '%s'", a->flavour, b->flavour);
     for (size_t t = 0; t < MAX(a->n, b->n); t++) {
         if (t >= a->n || t >= b->n || strcmp(a->task[t].name, b->task[t].name) != 0)
-            return ERR(e, E_INPUT, "cannot compare: the folders hold different tasks (%zu and %zu; first difference: '%s' and '%s')", a->n, b->n,
-                       t < a->n ? a->task[t].name : "none", t < b->n ? b->task[t].name : "none");
+            return ERR(e, E_INPUT, "cannot compare: the folders hold different tasks (%zu and %zu; first difference: '%s' and '%s')", a->n,
+                       b->n, t < a->n ? a->task[t].name : "none", t < b->n ? b->task[t].name : "none");
         if (a->task[t].n != b->task[t].n)
-            return ERR(e, E_INPUT, "cannot compare task '%s': %" PRId64 " and %" PRId64 " samples", a->task[t].name, a->task[t].n, b->task[t].n);
+            return ERR(e, E_INPUT, "cannot compare task '%s': %" PRId64 " and %" PRId64 " samples", a->task[t].name, a->task[t].n,
+                       b->task[t].n);
         for (int64_t i = 0; i < a->task[t].n; i++)
             if (strcmp(sa[t][i], sb[t][i]) != 0)
-                return ERR(e, E_INPUT, "cannot compare task '%s': line %" PRId64 " has different prompts (sha256 %.12s... and %.12s...)", a->task[t].name,
-                           i + 1, sa[t][i], sb[t][i]);
+                return ERR(e, E_INPUT, "cannot compare task '%s': line %" PRId64 " has different prompts (sha256 %.12s... and %.12s...)",
+                           a->task[t].name, i + 1, sa[t][i], sb[t][i]);
     }
     return 0;
 }
 
-static int differences(const struct ruler_scores *a, const struct ruler_scores *b, struct ruler_diff *per_task, struct ruler_diff *overall, struct err *e)
+static int differences(const struct ruler_scores *a, const struct ruler_scores *b, struct ruler_diff *per_task, struct ruler_diff *overall,
+                       struct err *e)
 {
     size_t total = 0, at = 0;
     double var = 0;

@@ -1,13 +1,16 @@
-/* Variable tracking (spec section 5): a few-shot example made first in the same random streams, then the samples. One chain of four hops. */
+/* Variable tracking (spec section 5): a few-shot example made first in the same random streams, then the samples. One chain of four hops.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "ruler/gen.h"
 
-static const char vt_body[] = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{context}\nQuestion: Find all variables "
-                              "that are assigned the value {query} in the text above.";
-static const char vt_prefix[] = " Answer: According to the chain(s) of variable assignment in the text above, {num_v} variables are assigned the value "
-                                "{query}, they are: ";
+static const char vt_body[] =
+    "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{context}\nQuestion: Find all variables "
+    "that are assigned the value {query} in the text above.";
+static const char vt_prefix[] =
+    " Answer: According to the chain(s) of variable assignment in the text above, {num_v} variables are assigned the value "
+    "{query}, they are: ";
 static const char vt_start[] = "Memorize and track t";
 enum { HOPS = 4, NAMES = HOPS + 1, ICL_TOKENS = 500 };
 

@@ -19,8 +19,8 @@ static int64_t count3(void *ctx, const char *text, size_t n)
 }
 
 struct fake {
-    int calls, fail_at;  /* fail_at: the call of generate that fails, 0 = none */
-    int spoil;           /* every spoil-th prompt gets an empty answer */
+    int calls, fail_at; /* fail_at: the call of generate that fails, 0 = none */
+    int spoil;          /* every spoil-th prompt gets an empty answer */
     int seen;
     struct answers {
         char sha[65], text[512];
@@ -63,8 +63,8 @@ static int remember(void *ctx, const struct ruler_sample *s, struct err *e)
     return 0;
 }
 
-static int generate(void *ctx, int32_t n, const int32_t *const *prompt, const int32_t *len, const int32_t *max_new, int32_t **out, int32_t *out_len,
-                    struct err *e)
+static int generate(void *ctx, int32_t n, const int32_t *const *prompt, const int32_t *len, const int32_t *max_new, int32_t **out,
+                    int32_t *out_len, struct err *e)
 {
     struct fake *f = ctx;
     UNUSED(max_new);
@@ -99,23 +99,29 @@ static int logprob(void *ctx, int32_t n, const int32_t *const *ids, const int32_
 
 static void cannot_fit(const char *dir, const char *task, int64_t len, const char *flavour)
 {
-    struct err e = ERR_INIT;
+    struct err first = ERR_INIT;
     char path[1024], sub[64];
-    struct ruler_gen_opts o = {.counter = {count3, NULL}, .lengths = &len, .n_lengths = 1, .samples = 2, .seed = 1, .flavour = flavour,
-                               .data_dir = "ruler/data", .tasks = task};
-    CHECK(ruler_gen(&o, dir, &e) == -1);
-    CHECK_EQ_I(e.code, E_CHECK);
-    CHECK(strstr(e.msg, task) != NULL);
+    struct ruler_gen_opts o = {.counter = {count3, NULL},
+                               .lengths = &len,
+                               .n_lengths = 1,
+                               .samples = 2,
+                               .seed = 1,
+                               .flavour = flavour,
+                               .data_dir = "ruler/data",
+                               .tasks = task};
+    CHECK(ruler_gen(&o, dir, &first) == -1);
+    CHECK_EQ_I(first.code, E_CHECK);
+    CHECK(strstr(first.msg, task) != NULL);
     snprintf(sub, sizeof sub, "%s/validation.jsonl", task);
     CHECK(!file_exists(path_join(path, dir, sub)));
-    const char *at = strstr(e.msg, "at least ");
+    const char *at = strstr(first.msg, "at least ");
     CHECK(at != NULL);
-    printf("%s\n", e.msg);
+    printf("%s\n", first.msg);
     if (!at)
         return;
     len = strtoll(at + 9, NULL, 10);
     CHECK_OK(ruler_gen(&o, dir, e)); /* the length it names does */
-    len -= len / 4; /* and a good deal less does not: draws differ by some tokens */
+    len -= len / 4;                  /* and a good deal less does not: draws differ by some tokens */
     struct err e2 = ERR_INIT;
     CHECK(ruler_gen(&o, dir, &e2) == -1);
 }
@@ -129,8 +135,14 @@ int main(void)
     path_join(b, root, "b");
     path_join(nofit, root, "nofit");
     int64_t len[1] = {LEN};
-    struct ruler_gen_opts o = {.counter = {count3, NULL}, .lengths = len, .n_lengths = 1, .samples = SAMPLES, .seed = 3, .flavour = "compact",
-                               .data_dir = "ruler/data", .tokenizer_name = "bytes/3"};
+    struct ruler_gen_opts o = {.counter = {count3, NULL},
+                               .lengths = len,
+                               .n_lengths = 1,
+                               .samples = SAMPLES,
+                               .seed = 3,
+                               .flavour = "compact",
+                               .data_dir = "ruler/data",
+                               .tokenizer_name = "bytes/3"};
     o.tasks = "niah_single_1,niah_multiquery,fwe";
     CHECK_OK(ruler_gen(&o, data, e));
 
@@ -139,7 +151,13 @@ int main(void)
     CHECK_EQ_I(good.n, 3 * SAMPLES);
     bad = good;
     bad.spoil = 2;
-    struct ruler_run_opts r = {.data_dir = data, .out_dir = a, .batch = 4, .ctx = &good, .encode = encode, .decode = decode, .generate = generate,
+    struct ruler_run_opts r = {.data_dir = data,
+                               .out_dir = a,
+                               .batch = 4,
+                               .ctx = &good,
+                               .encode = encode,
+                               .decode = decode,
+                               .generate = generate,
                                .answer_logprob = logprob};
     good.fail_at = 4; /* task 2, second batch */
     CHECK_ERR(ruler_run(&r, e), E_ENV, "niah_multiquery");
@@ -165,7 +183,8 @@ int main(void)
     CHECK_OK(ruler_score(b, &s, e));
     CHECK(s.mean == 50);
     CHECK_EQ_I(s.task[1].nulls, SAMPLES / 2);
-    /* three of six at 100: standard deviation sqrt(3000 * ... ): sqrt(6 * 2500 / 5) = 54.77, / sqrt(6) = 22.36; mean of 3 tasks: * sqrt(3) / 3 */
+    /* three of six at 100: standard deviation sqrt(3000 * ... ): sqrt(6 * 2500 / 5) = 54.77, / sqrt(6) = 22.36; mean of 3 tasks: * sqrt(3)
+     * / 3 */
     CHECK(fabs(s.task[0].se - sqrt(6 * 2500.0 / 5 / 6)) < 1e-12);
     CHECK(fabs(s.se - sqrt(6 * 2500.0 / 5 / 6) * sqrt(3) / 3) < 1e-12);
     ruler_scores_free(&s);
@@ -175,8 +194,8 @@ int main(void)
     CHECK_OK(ruler_compare(a, b, d, &n, &all, e));
     CHECK_EQ_I(n, 3);
     CHECK(d[0].diff == -50 && fabs(all.diff + 50) < 1e-12 && all.lo < -50 && all.hi > -50);
-    CHECK(fabs(d[0].p - 0.25) < 0.02);       /* 3 equal differences: 2 of 8 sign patterns reach; 20000 draws: 4 sd = 0.012 */
-    CHECK(fabs(all.p - 2.0 / 512) < 0.002);  /* 9 of them: 2 of 512; 4 sd = 0.0018 */
+    CHECK(fabs(d[0].p - 0.25) < 0.02);      /* 3 equal differences: 2 of 8 sign patterns reach; 20000 draws: 4 sd = 0.012 */
+    CHECK(fabs(all.p - 2.0 / 512) < 0.002); /* 9 of them: 2 of 512; 4 sd = 0.0018 */
     CHECK_OK(ruler_compare(a, a, d, &n, &all, e));
     CHECK(all.diff == 0 && all.p == 1);
 
@@ -218,7 +237,7 @@ int main(void)
     o.tasks = "niah_singel_1";
     CHECK_ERR(ruler_gen(&o, data, e), E_USAGE, "did you mean 'niah_single_1'");
     o.tasks = "qa_1";
-    CHECK_ERR(ruler_gen(&o, data, e), E_USAGE, "11 tasks");
+    CHECK_ERR(ruler_gen(&o, data, e), E_INPUT, "not bundled");
 
     bool null;
     const char *refs[] = {"Abc", "x\xc3\x89y"};
