@@ -1,7 +1,8 @@
 /*
  * Attention, gated delta rule and convolution of the cpu backend where they are easily wrong: caches and rings against whole prefill, windows, packing, gate spikes, nearly and
- * exactly parallel keys, ragged lengths, single tokens. "bits": results must be the same bytes. Everything runs on every instruction set with 1 and 2 threads, and what one
- * configuration gives is compared byte by byte with what the first one gave. Truth is the double reference.
+ * exactly parallel keys, ragged lengths, single tokens. "bits": results must be the same bytes. Everything runs on every instruction set with 1 and 4 threads (more than
+ * there are heads, so that the attention gradient of one sequence splits its work), and what one configuration gives is compared byte by byte with what the first one gave.
+ * Truth is the double reference.
  * Usage: parity_attn_gdn [-i ISA]
  */
 #include <math.h>
@@ -577,7 +578,7 @@ int main(int argc, char **argv)
     struct pool *pool[2];
     struct env v = {.first = true};
     const char *only = argc == 3 && !strcmp(argv[1], "-i") ? argv[2] : NULL;
-    if (pool_open(&pool[0], 1, e) != 0 || pool_open(&pool[1], 2, e) != 0 || backend_open(&v.ref, &(struct backend_opts){.name = "ref64", .pool = pool[1]}, e) != 0) {
+    if (pool_open(&pool[0], 1, e) != 0 || pool_open(&pool[1], 4, e) != 0 || backend_open(&v.ref, &(struct backend_opts){.name = "ref64", .pool = pool[1]}, e) != 0) {
         printf("FAIL: %s\n", e->msg);
         return 1;
     }

@@ -5,8 +5,9 @@
  *     dV = (sum_b p_b P_b)^T D,   dS = sum_b p_b P_b o (X - delta_b),   dQ = scale dS K,   dK = scale dS^T Q,   dp_b = sum of delta_b.
  *
  * An item is one kv head of one sequence: its query heads and their blocks of 64 queries in order, under each the key blocks in order. So each element of dQ is one chain over
- * keys ascending and each of dK, dV one over (head, query) ascending, whoever computes it. Lanes are queries for S, X and dQ, dimensions for dK and dV: no operand but the
- * queries and their gradients (once a block) is transposed.
+ * keys ascending and each of dK, dV one over (head, query) ascending. With more threads than items, dQ is made by blocks of queries and then dK, dV by blocks of keys: S and X
+ * twice (7 products for 5), the same chains, the same bits. Lanes are queries for S, X and dQ, dimensions for dK and dV: no operand but the queries and their gradients (once a
+ * block) is transposed.
  */
 #include "kernels/cpu/isa/attn.h"
 
@@ -26,7 +27,7 @@ struct job {
     struct branch b[2];
     float *scratch;
     size_t scratch_floats;
-    int64_t longest;
+    const int64_t *first; /* [n + 1] first block of 64 of each sequence */
 };
 
 struct lanes {
@@ -39,12 +40,14 @@ struct group {
     int nq, nv, kdim, vdim, kp, vp; /* kp, vp: dims rounded up to whole vectors */
     int64_t first, ldk, ldv;
     const float *k, *v;
-    float *qt, *gt;                 /* [kdim][64] scaled queries, [vdim][64] output gradients */
+    const float *qt, *gt;           /* [kdim][64] scaled queries, [vdim][64] output gradients */
     const float *qn, *gn;           /* the same (not scaled) by rows, whole vectors */
     int64_t ldqn, ldgn;
-    float *dqt;                     /* [kdim][64] */
+    float *dqt;                     /* [kdim][64]; NULL: only dk, dv are wanted */
     float *s, *x;                   /* [64 keys][64] scores and D V^T; then sum p P and dS */
-    float *dk, *dv;                 /* [T][kp], [T][vp] of the kv head */
+    float *dk, *dv;                 /* [keys][kp], [keys][vp] of the kv head from key0 on; NULL: only dq is wanted */
+    int64_t key0, keys;             /* keys to take in: all of the sequence, or a block */
+    float *buf_qt, *buf_gt, *buf_qn, *buf_gn;
 };
 enum in_sight { SEES_NONE, SEES_ALL, SEES_SOME };
 
@@ -86,10 +89,14 @@ static void group_block(const struct group *g, int64_t j0, int lo, int hi, int v
     tile_run(&(struct tile){.c = x, .ldc = BLOCK, .a = val, .rs = g->ldv, .cs = 1, .b = g->gt + 16 * v, .ldb = BLOCK, .m = n, .nv = nv, .k = g->vdim}, TILE_ZERO);
     for (int i = v; i < v + nv; i++)
         group_grads(g, i, lo, hi, g->first + 16 * i - j0, big, small);
-    tile_run(&(struct tile){.c = g->dqt + 16 * v, .ldc = BLOCK, .a = k, .rs = 1, .cs = g->ldk, .b = x, .ldb = BLOCK, .m = g->kdim, .nv = nv, .k = n}, TILE_ADD);
-    tile_run(&(struct tile){.c = g->dk + (j0 + lo) * g->kp, .ldc = g->kp, .a = x, .rs = BLOCK, .cs = 1, .b = g->qn + 16 * v * g->ldqn, .ldb = g->ldqn, .m = n,
+    if (g->dqt)
+        tile_run(&(struct tile){.c = g->dqt + 16 * v, .ldc = BLOCK, .a = k, .rs = 1, .cs = g->ldk, .b = x, .ldb = BLOCK, .m = g->kdim, .nv = nv, .k = n}, TILE_ADD);
+    if (!g->dk)
+        return;
+    int64_t row = j0 - g->key0 + lo;
+    tile_run(&(struct tile){.c = g->dk + row * g->kp, .ldc = g->kp, .a = x, .rs = BLOCK, .cs = 1, .b = g->qn + 16 * v * g->ldqn, .ldb = g->ldqn, .m = n,
                             .nv = g->kp / 16, .k = queries}, TILE_ADD);
-    tile_run(&(struct tile){.c = g->dv + (j0 + lo) * g->vp, .ldc = g->vp, .a = s, .rs = BLOCK, .cs = 1, .b = g->gn + 16 * v * g->ldgn, .ldb = g->ldgn, .m = n,
+    tile_run(&(struct tile){.c = g->dv + row * g->vp, .ldc = g->vp, .a = s, .rs = BLOCK, .cs = 1, .b = g->gn + 16 * v * g->ldgn, .ldb = g->ldgn, .m = n,
                             .nv = g->vp / 16, .k = queries}, TILE_ADD);
 }
 
@@ -98,7 +105,8 @@ static void group_run(const struct group *g)
     const struct job *j = g->j;
     int64_t last = g->first + g->nq - 1;
     struct attn_sight big = {j->b[0].window, 0}, small = {j->b[1].window, 0};
-    for (int64_t j0 = attn_first_key(big, g->first) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
+    int64_t end = MIN(last + 1, g->key0 + g->keys);
+    for (int64_t j0 = MAX(attn_first_key(big, g->first) / BLOCK * BLOCK, g->key0); j0 < end; j0 += BLOCK) {
         enum in_sight two = SEES_NONE;
         if (j->branches == 2) {
             if (j0 >= attn_first_key(small, last))
@@ -135,56 +143,112 @@ static void copy_rows(float *to, int64_t ldt, const float *from, int64_t ldf, in
             to[i * ldt + c] = from[i * ldf + c] * factor;
 }
 
-/* Gradients of one kv head of one sequence. */
+/* Everything but the block of queries; returns scratch behind its own. */
+static float *group_open(struct group *g, const struct job *j, int32_t seq, int64_t kvh, int worker)
+{
+    const struct op_attn_bwd *d = j->d;
+    int64_t row = d->seqs->q_off[seq];
+    *g = (struct group){.j = j, .kdim = (int)d->kdim, .vdim = (int)d->vdim, .ldk = j->ldk, .ldv = j->ldv, .keys = seqs_qlen(d->seqs, seq)};
+    g->kp = CEIL_DIV(g->kdim, 16) * 16;
+    g->vp = CEIL_DIV(g->vdim, 16) * 16;
+    g->k = cpu_f(d->k) + row * j->ldk + kvh * d->kdim;
+    g->v = cpu_f(d->v) + row * j->ldv + kvh * d->vdim;
+    g->s = j->scratch + (size_t)worker * j->scratch_floats;
+    g->x = g->s + BLOCK * BLOCK;
+    g->buf_qt = g->x + BLOCK * BLOCK;
+    g->buf_qn = g->buf_qt + BLOCK * g->kp;
+    g->dqt = g->buf_qn + BLOCK * g->kp;
+    g->buf_gt = g->dqt + BLOCK * g->kp;
+    g->buf_gn = g->buf_gt + BLOCK * g->vp;
+    return g->buf_gn + BLOCK * g->vp;
+}
+
+/* Queries i .. of one head against g's keys. */
+static void group_queries(struct group *g, int32_t seq, int64_t head, int64_t i)
+{
+    const struct job *j = g->j;
+    const struct op_attn_bwd *d = j->d;
+    struct lanes lane[2] = {0};
+    int64_t len = seqs_qlen(d->seqs, seq), row = d->seqs->q_off[seq] + i;
+    const float *q = cpu_f(d->q) + row * j->ldq + head * d->kdim, *go = cpu_f(d->d_o) + (row * d->h + head) * d->vdim;
+    g->lane = lane;
+    g->first = i;
+    g->nq = (int)MIN(len - i, BLOCK);
+    g->nv = CEIL_DIV(g->nq, 16);
+    g->ldqn = j->ldq;
+    g->ldgn = d->h * d->vdim;
+    tile_transpose(g->buf_qt, BLOCK, q, j->ldq, g->nq, g->kdim, (float)d->scale);
+    tile_transpose(g->buf_gt, BLOCK, go, d->h * d->vdim, g->nq, g->vdim, 1);
+    g->qt = g->buf_qt;
+    g->gt = g->buf_gt;
+    g->qn = by_rows(g->buf_qn, q, &g->ldqn, g->nq, g->kdim, g->kp);
+    g->gn = by_rows(g->buf_gn, go, &g->ldgn, g->nq, g->vdim, g->vp);
+    for (int b = 0; b < j->branches; b++)
+        for (int r = 0; r < g->nq; r++) {
+            lane[b].lse[r] = j->b[b].lse[(row + r) * d->h + head];
+            lane[b].delta[r] = j->b[b].delta[(row + r) * d->h + head];
+        }
+    if (g->dqt)
+        memset(g->dqt, 0, (size_t)(BLOCK * g->kdim) * sizeof(float));
+    group_run(g);
+    if (!g->dqt)
+        return;
+    float factor[BLOCK];
+    for (int r = 0; r < BLOCK; r++)
+        factor[r] = (float)d->scale;
+    tile_transpose_lanes(cpu_f(d->dq) + row * j->ldq + head * d->kdim, j->ldq, g->dqt, BLOCK, factor, g->nq, g->kdim);
+}
+
+/* All query heads of a kv head against keys key0 .. key0 + keys - 1: dk, dv of those, and dq when they are all keys. */
+static void group_keys(struct group *g, int32_t seq, int64_t kvh, float *buf)
+{
+    const struct job *j = g->j;
+    const struct op_attn_bwd *d = j->d;
+    struct attn_sight big = {j->b[0].window, 0};
+    int64_t rep = d->h / d->g, row = d->seqs->q_off[seq] + g->key0, len = seqs_qlen(d->seqs, seq);
+    g->dk = buf;
+    g->dv = g->dk + g->keys * g->kp;
+    memset(buf, 0, (size_t)(g->keys * (g->kp + g->vp)) * sizeof(float));
+    for (int64_t head = kvh * rep; head < (kvh + 1) * rep; head++)
+        for (int64_t i = g->key0 / BLOCK * BLOCK; i < len && attn_first_key(big, i) < g->key0 + g->keys; i += BLOCK)
+            group_queries(g, seq, head, i);
+    copy_rows(cpu_f(d->dk) + row * j->ldk + kvh * d->kdim, j->ldk, g->dk, g->kp, g->keys, g->kdim, (float)d->scale);
+    copy_rows(cpu_f(d->dv) + row * j->ldv + kvh * d->vdim, j->ldv, g->dv, g->vp, g->keys, g->vdim, 1);
+}
+
+/* One kv head of one sequence. */
 static void bwd_item(void *ctx, int64_t item, int worker)
 {
     const struct job *j = ctx;
+    struct group g;
+    int32_t seq = (int32_t)(item / j->d->g);
+    float *buf = group_open(&g, j, seq, item % j->d->g, worker);
+    group_keys(&g, seq, item % j->d->g, buf);
+}
+/* dq of 64 queries of one head; late queries see the most keys: first. */
+static void dq_item(void *ctx, int64_t item, int worker)
+{
+    const struct job *j = ctx;
     const struct op_attn_bwd *d = j->d;
-    int32_t seq = (int32_t)(item / d->g);
-    int64_t kvh = item % d->g, rep = d->h / d->g, row = d->seqs->q_off[seq], len = seqs_qlen(d->seqs, seq);
-    struct lanes lane[2] = {0};
-    struct group g = {.j = j, .lane = lane, .kdim = (int)d->kdim, .vdim = (int)d->vdim, .ldk = j->ldk, .ldv = j->ldv};
-    g.kp = CEIL_DIV(g.kdim, 16) * 16;
-    g.vp = CEIL_DIV(g.vdim, 16) * 16;
-    g.k = (const float *)d->k.p + row * j->ldk + kvh * d->kdim;
-    g.v = (const float *)d->v.p + row * j->ldv + kvh * d->vdim;
-    float *s = j->scratch + (size_t)worker * j->scratch_floats;
-    g.s = s;
-    g.x = g.s + BLOCK * BLOCK;
-    g.qt = g.x + BLOCK * BLOCK;
-    g.dqt = g.qt + BLOCK * g.kp;
-    g.gt = g.dqt + BLOCK * g.kp;
-    float *qn = g.gt + BLOCK * g.vp, *gn = qn + BLOCK * g.kp;
-    g.dk = gn + BLOCK * g.vp;
-    g.dv = g.dk + len * g.kp;
-    memset(g.dk, 0, (size_t)(len * (g.kp + g.vp)) * sizeof(float));
-    v16 scale = v16_set1((float)d->scale);
-    float factor[BLOCK];
-    for (int v = 0; v < BLOCK; v += 16)
-        v16_store(factor + v, scale);
-    for (int64_t head = kvh * rep; head < (kvh + 1) * rep; head++)
-        for (int64_t i = 0; i < len; i += BLOCK) {
-            const float *q = (const float *)d->q.p + (row + i) * j->ldq + head * d->kdim, *go = (const float *)d->d_o.p + ((row + i) * d->h + head) * d->vdim;
-            g.first = i;
-            g.nq = (int)MIN(len - i, BLOCK);
-            g.nv = CEIL_DIV(g.nq, 16);
-            g.ldqn = j->ldq;
-            g.ldgn = d->h * d->vdim;
-            tile_transpose(g.qt, BLOCK, q, j->ldq, g.nq, g.kdim, (float)d->scale);
-            tile_transpose(g.gt, BLOCK, go, d->h * d->vdim, g.nq, g.vdim, 1);
-            g.qn = by_rows(qn, q, &g.ldqn, g.nq, g.kdim, g.kp);
-            g.gn = by_rows(gn, go, &g.ldgn, g.nq, g.vdim, g.vp);
-            memset(g.dqt, 0, (size_t)(BLOCK * g.kdim) * sizeof(float));
-            for (int b = 0; b < j->branches; b++)
-                for (int r = 0; r < g.nq; r++) {
-                    lane[b].lse[r] = j->b[b].lse[(row + i + r) * d->h + head];
-                    lane[b].delta[r] = j->b[b].delta[(row + i + r) * d->h + head];
-                }
-            group_run(&g);
-            tile_transpose_lanes((float *)d->dq.p + (row + i) * j->ldq + head * d->kdim, j->ldq, g.dqt, BLOCK, factor, g.nq, g.kdim);
-        }
-    copy_rows((float *)d->dk.p + row * j->ldk + kvh * d->kdim, j->ldk, g.dk, g.kp, len, g.kdim, (float)d->scale);
-    copy_rows((float *)d->dv.p + row * j->ldv + kvh * d->vdim, j->ldv, g.dv, g.vp, len, g.vdim, 1);
+    struct group g;
+    int64_t block = item / d->h, head = item % d->h;
+    int32_t seq = tile_find(j->first, d->seqs->n, block);
+    group_open(&g, j, seq, head / (d->h / d->g), worker);
+    group_queries(&g, seq, head, (j->first[seq + 1] - 1 - block) * BLOCK);
+}
+/* dk, dv of 64 keys of one kv head. */
+static void dkv_item(void *ctx, int64_t item, int worker)
+{
+    const struct job *j = ctx;
+    const struct op_attn_bwd *d = j->d;
+    struct group g;
+    int64_t block = item / d->g;
+    int32_t seq = tile_find(j->first, d->seqs->n, block);
+    float *buf = group_open(&g, j, seq, item % d->g, worker);
+    g.key0 = (block - j->first[seq]) * BLOCK;
+    g.keys = MIN(g.keys - g.key0, BLOCK);
+    g.dqt = NULL;
+    group_keys(&g, seq, item % d->g, buf);
 }
 
 /* delta of 64 rows, all heads and branches. */
@@ -196,13 +260,13 @@ static void delta_item(void *ctx, int64_t item, int worker)
     int64_t end = MIN((item + 1) * BLOCK, d->seqs->rows) * d->h;
     for (int b = 0; b < j->branches; b++)
         for (int64_t i = item * BLOCK * d->h; i < end; i++)
-            j->b[b].delta[i] = v16_dot((const float *)d->d_o.p + i * d->vdim, j->b[b].o + i * d->vdim, d->vdim);
+            j->b[b].delta[i] = v16_dot(cpu_f(d->d_o) + i * d->vdim, j->b[b].o + i * d->vdim, d->vdim);
 }
 
 void ISA_NAME(attn_bwd)(struct backend *be, const struct op_attn_bwd *d)
 {
     struct job j = {.d = d, .ldq = d->ldq ? d->ldq : d->h * d->kdim, .ldk = d->ldk ? d->ldk : d->g * d->kdim, .ldv = d->ldv ? d->ldv : d->g * d->vdim};
-    int64_t kp = CEIL_DIV(d->kdim, 16) * 16, vp = CEIL_DIV(d->vdim, 16) * 16, heads = d->seqs->rows * d->h, longest = 0;
+    int64_t kp = CEIL_DIV(d->kdim, 16) * 16, vp = CEIL_DIV(d->vdim, 16) * 16, heads = d->seqs->rows * d->h, longest = 0, blocks = 0;
     for (int32_t s = 0; s < d->seqs->n; s++)
         longest = MAX(longest, seqs_qlen(d->seqs, s));
     j.branches = d->o2.p ? 2 : 1;
@@ -219,10 +283,20 @@ void ISA_NAME(attn_bwd)(struct backend *be, const struct op_attn_bwd *d)
         }
     }
     int workers = cpu_workers(be);
-    j.scratch_floats = (size_t)(2 * BLOCK * BLOCK + 3 * BLOCK * kp + 2 * BLOCK * vp + longest * (kp + vp));
-    float *buf = cpu_scratch(be, ((size_t)workers * j.scratch_floats + (size_t)(heads * j.branches) + 16) * sizeof(float));
+    bool split = 7 * d->seqs->n * d->g < (int64_t)5 * workers;
+    int64_t keys = split ? BLOCK : longest, table = CEIL_DIV(d->seqs->n + 1, 8) * 16;
+    j.scratch_floats = (size_t)(2 * BLOCK * BLOCK + 3 * BLOCK * kp + 2 * BLOCK * vp + keys * (kp + vp));
+    float *buf = cpu_scratch(be, ((size_t)(table + heads * j.branches + 16) + (size_t)workers * j.scratch_floats) * sizeof(float));
     if (!buf)
         return;
+    int64_t *first = (int64_t *)(void *)buf;
+    for (int32_t s = 0; s < d->seqs->n; s++) {
+        first[s] = blocks;
+        blocks += CEIL_DIV(seqs_qlen(d->seqs, s), BLOCK);
+    }
+    first[d->seqs->n] = blocks;
+    j.first = first;
+    buf += table;
     j.b[0].delta = buf;
     j.b[1].delta = buf + heads;
     j.scratch = buf + CEIL_DIV(heads * j.branches, 16) * 16;
@@ -232,7 +306,12 @@ void ISA_NAME(attn_bwd)(struct backend *be, const struct op_attn_bwd *d)
         double sum = 0;
         for (int64_t i = 0; i < heads; i++)
             sum += (double)x->delta[i];
-        ((float *)d->dp.p)[b] += (float)sum;
+        cpu_f(d->dp)[b] += (float)sum;
     }
-    pool_run(be->pool, d->seqs->n * d->g, bwd_item, &j);
+    if (split) {
+        pool_run(be->pool, blocks * d->h, dq_item, &j);
+        pool_run(be->pool, blocks * d->g, dkv_item, &j);
+    } else {
+        pool_run(be->pool, d->seqs->n * d->g, bwd_item, &j);
+    }
 }
