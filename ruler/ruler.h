@@ -74,9 +74,9 @@ struct ruler_run_opts {
  * Writes out_dir/TASK/predictions.jsonl, one record a sample, in order of lines, appended batch by batch. A record that is there with the
  * same line and prompt sha256 is kept, so an interrupted run goes on; a torn last line is dropped; a record of another prompt is E_INPUT
  * (another data set: use a new folder). Keys: line, prompt_sha256, pred, outputs, score (percent), answer_nll (sum of -log p, nats; null
- * without answer_logprob), answer_tokens, prompt_tokens, new_tokens. The answer's ids are encode(answer), put behind encode(prompt): what a
- * generation after this prompt would have to write. provenance of the data (flavour, sha256 of its provenance.json) goes to
- * out_dir/ruler.json.
+ * without answer_logprob), answer_tokens, prompt_tokens, new_tokens. The answer's ids are encode(answer) without the
+ * ids encode("") gives (BOS), put behind encode(prompt): what a generation after this prompt would have to write. Provenance of the data
+ * (flavour, sha256 of its provenance.json) goes to out_dir/ruler.json.
  */
 int ruler_run(const struct ruler_run_opts *o, struct err *e);
 

@@ -25,6 +25,8 @@ struct run {
     size_t n_have, cap_have;
     struct item *item;
     int32_t n;
+    int32_t n_bos; /* ids that encode puts before any text: they do not belong between prompt and answer */
+    int64_t n_seen;
 };
 
 static void item_free(struct item *it)
@@ -186,6 +188,7 @@ static int take(void *ctx, const struct ruler_sample *s, struct err *e)
     struct run *r = ctx;
     char sha[65];
     TRY(sha256_buf(s->prompt, strlen(s->prompt), sha, e));
+    r->n_seen++;
     if (s->line < (int64_t)r->n_have) {
         if (strcmp(sha, r->have[s->line]) != 0)
             return ERR(e, E_INPUT,
@@ -203,13 +206,14 @@ static int take(void *ctx, const struct ruler_sample *s, struct err *e)
         TRY(list_add(&it->refs, s->refs[i], strlen(s->refs[i]), e));
     TRY(r->o->encode(r->o->ctx, s->prompt, strlen(s->prompt), &it->ids, &it->len, e));
     TRY(r->o->encode(r->o->ctx, s->answer, strlen(s->answer), &ans, &n_ans, e));
+    n_ans = MAX(0, n_ans - r->n_bos);
     it->ids_full = malloc(((size_t)it->len + (size_t)n_ans + 1) * sizeof *it->ids_full);
     if (!it->ids_full) {
         free(ans);
         return err_nomem(e, (size_t)it->len * 4, "a prompt");
     }
     memcpy(it->ids_full, it->ids, (size_t)it->len * sizeof *it->ids);
-    memcpy(it->ids_full + it->len, ans, (size_t)n_ans * sizeof *ans);
+    memcpy(it->ids_full + it->len, ans + r->n_bos, (size_t)n_ans * sizeof *ans);
     it->len_full = it->len + n_ans;
     free(ans);
     return r->n == r->o->batch ? flush_batch(r, e) : 0;
@@ -255,7 +259,10 @@ static int run_task(struct run *r, struct err *e)
     TRY(mkdir_p(path_join(dir, r->o->out_dir, r->t->name), e));
     path_join(r->path, dir, "predictions.jsonl");
     TRY(resume(r, e));
+    r->n_seen = 0;
     TRY(ruler_each_sample(r->o->data_dir, r->t->name, take, r, e));
+    if ((int64_t)r->n_have > r->n_seen)
+        return ERR(e, E_INPUT, "'%s': %zu predictions for %" PRId64 " samples; use a new folder", r->path, r->n_have, r->n_seen);
     return flush_batch(r, e);
 }
 
@@ -271,6 +278,9 @@ int ruler_run(const struct ruler_run_opts *o, struct err *e)
     TRY(mark_folder(o, e));
     r.item = calloc((size_t)o->batch, sizeof *r.item);
     int rc = r.item ? 0 : err_nomem(e, (size_t)o->batch * sizeof *r.item, "a batch");
+    int32_t *bos = NULL;
+    rc = rc ? rc : o->encode(o->ctx, "", 0, &bos, &r.n_bos, e);
+    free(bos);
     for (size_t i = 0; !rc && i < n; i++) {
         r.t = t[i];
         rc = run_task(&r, e);

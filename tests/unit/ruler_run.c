@@ -28,16 +28,18 @@ struct fake {
     size_t n;
 };
 
-/* ids are bytes */
+enum { BOS = 300 };
+/* ids are bytes behind a BOS */
 static int encode(void *ctx, const char *text, size_t n, int32_t **ids, int32_t *len, struct err *e)
 {
     UNUSED(ctx);
     *ids = malloc((n + 1) * sizeof **ids);
     if (!*ids)
         return err_nomem(e, n, "ids");
+    (*ids)[0] = BOS;
     for (size_t i = 0; i < n; i++)
-        (*ids)[i] = (unsigned char)text[i];
-    *len = (int32_t)n;
+        (*ids)[i + 1] = (unsigned char)text[i];
+    *len = (int32_t)n + 1;
     return 0;
 }
 
@@ -46,7 +48,8 @@ static int decode(void *ctx, const int32_t *ids, int32_t n, struct str *out, str
     UNUSED(ctx);
     UNUSED(e);
     for (int32_t i = 0; i < n; i++)
-        str_putc(out, (char)ids[i]);
+        if (ids[i] != BOS)
+            str_putc(out, (char)ids[i]);
     return 0;
 }
 
@@ -90,10 +93,12 @@ static int generate(void *ctx, int32_t n, const int32_t *const *prompt, const in
 static int logprob(void *ctx, int32_t n, const int32_t *const *ids, const int32_t *len, const int32_t *from, double *lp, struct err *e)
 {
     UNUSED(ctx);
-    UNUSED(ids);
     UNUSED(e);
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
         lp[i] = -0.5 * (len[i] - from[i]);
+        CHECK_EQ_I(ids[i][0], BOS);
+        CHECK_EQ_I(ids[i][from[i]], ' '); /* every answer starts with a blank; no BOS between */
+    }
     return 0;
 }
 
