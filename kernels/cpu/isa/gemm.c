@@ -1,286 +1,341 @@
 /*
- * Matrix product. Each element of C is one FMA chain over k ascending, started from C (accumulate) or 0, so tile sizes, blocking, threads and instruction set cannot change a bit.
+ * Matrix product. Each element of C is one FMA chain over k ascending, started from C (accumulate) or 0; the bias is added to its end. Tile
+ * sizes, blocking, threads and instruction set therefore cannot change a bit.
  *
- * B is packed into panels of NR columns, [panel][k][NR], zero-filled at the edge; A into panels of MR rows, [k][MR], by each worker. The register tile is MR x NR; k is cut into blocks of KC between which the chain
- * rests in C. Few rows (M <= SMALL_M): each worker packs its own panels of B and multiplies at once, so that B is read once.
+ * An item of the pool is a tile of C, mb x nb. For every block of KC steps of k it goes over panels of MR rows: A's panel is packed to
+ * [k][AS] (first-level cache) and meets all of B's panels, packed to [k][NR] (second-level cache) when the first panel of rows comes by.
+ * Between blocks of k the chains rest in C. Each item packs for itself: no memory is shared and no barrier is needed; with 100 rows an
+ * element of B is used long enough to hide its packing.
+ *
+ * A product with few rows, of a weight stored [n, k], reads B once and so is bound by memory; then transposing in registers replaces
+ * packing.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 
 #if defined(ISA_avx512)
-enum { MR = 8, NV = 3 };
+enum { MR = 14, NV = 2, AS = 16 };
+#define EACH_MR(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 #elif defined(ISA_avx2)
-enum { MR = 6, NV = 1 };
+enum { MR = 6, NV = 1, AS = 8 };
+#define EACH_MR(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #else
-enum { MR = 4, NV = 1 };
+enum { MR = 4, NV = 1, AS = 4 };
+#define EACH_MR(X) X(1) X(2) X(3) X(4)
 #endif
-enum { NR = 16 * NV, KC = 256, MC = 12 * MR, SMALL_M = 64, NSUB = 4 };
-static const int64_t PACK_BYTES = 12 << 20;
+enum { NR = 16 * NV, KC = 320, NB = 384, MIN_ROWS = 8 * MR, THIN = 4 };
 
-#define UNROLL _Pragma("GCC unroll 8")
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
 
-/* acc[mr][NV] += A panel [kc][MR] x B panel [kc][NR]; C tile [mr][NR] with stride ldc is the start and the end. */
-static inline __attribute__((always_inline)) void tile(const int mr, const float *a, const float *b, int64_t kc, float *c, int64_t ldc, bool zero)
+struct product {
+    const float *a, *b, *bias;
+    float *c;
+    int64_t m, n, k, lda, ldb, ldc;
+    bool ta, tb, accumulate;
+    int64_t mb, nb, tiles_n, kc; /* tile of an item; step of k */
+    float *scratch;
+    int64_t scratch_floats; /* per worker */
+};
+
+/* ---- register tile ---- */
+
+/* C[mr, NR] = (zero ? 0 : C) + A panel B panel + bias (NULL: none). */
+V16_INLINE void tile(const int mr, const float *a, const float *b, int64_t kc, float *c, int64_t ldc, bool zero, const float *bias)
 {
     v16 acc[MR][NV];
-    UNROLL for (int r = 0; r < mr; r++)
-    {
-        UNROLL for (int v = 0; v < NV; v++) acc[r][v] = zero ? v16_zero() : v16_load(c + r * ldc + 16 * v);
-    }
-    for (int64_t p = 0; p < kc; p++) {
+    if (zero)
+        UNROLL
+    for (int r = 0; r < mr; r++)
+        UNROLL
+    for (int v = 0; v < NV; v++)
+        __builtin_prefetch(c + r * ldc + 16 * v, 1, 3);
+    UNROLL
+    for (int r = 0; r < mr; r++)
+        UNROLL
+    for (int v = 0; v < NV; v++)
+        acc[r][v] = zero ? v16_zero() : v16_load(c + r * ldc + 16 * v);
+    for (int64_t p = 0; p < kc; p++, a += AS, b += NR) {
         v16 bv[NV];
-        UNROLL for (int v = 0; v < NV; v++) bv[v] = v16_load(b + p * NR + 16 * v);
-        UNROLL for (int r = 0; r < mr; r++)
-        {
-            v16 av = v16_set1(a[p * MR + r]);
-            UNROLL for (int v = 0; v < NV; v++) acc[r][v] = v16_fma(av, bv[v], acc[r][v]);
+        UNROLL
+        for (int v = 0; v < NV; v++)
+            bv[v] = v16_load(b + 16 * v);
+        UNROLL
+        for (int r = 0; r < mr; r++) {
+            v16 av = v16_set1(a[r]);
+            UNROLL
+            for (int v = 0; v < NV; v++)
+                acc[r][v] = v16_fma(av, bv[v], acc[r][v]);
         }
     }
-    UNROLL for (int r = 0; r < mr; r++)
-    {
-        UNROLL for (int v = 0; v < NV; v++) v16_store(c + r * ldc + 16 * v, acc[r][v]);
+    UNROLL
+    for (int r = 0; r < mr; r++)
+        UNROLL
+    for (int v = 0; v < NV; v++)
+        v16_store(c + r * ldc + 16 * v, bias ? v16_add(acc[r][v], v16_load(bias + 16 * v)) : acc[r][v]);
+}
+
+#define TILE(mr)                                                                                                                           \
+    static void tile_##mr(const float *a, const float *b, int64_t kc, float *c, int64_t ldc, bool zero, const float *bias)                 \
+    {                                                                                                                                      \
+        tile(mr, a, b, kc, c, ldc, zero, bias);                                                                                            \
     }
-}
+EACH_MR(TILE)
+#define TILE_NAME(mr) tile_##mr,
+static void (*const tiles[])(const float *, const float *, int64_t, float *, int64_t, bool, const float *) = {NULL, EACH_MR(TILE_NAME)};
 
-static void tile_full(const float *a, const float *b, int64_t kc, float *c, int64_t ldc, bool zero)
+/* Fewer than NR columns: computed in a buffer, the packed B is zero there. */
+static void tile_edge(int mr, int64_t nr, const float *a, const float *b, int64_t kc, float *c, int64_t ldc, bool zero, const float *bias)
 {
-    tile(MR, a, b, kc, c, ldc, zero);
-}
-
-/* Edges: the tile is computed in a buffer. A panel rows beyond mr are zero. */
-static void tile_edge(int mr, int64_t nr, const float *a, const float *b, int64_t kc, float *c, int64_t ldc, bool zero)
-{
-    float t[MR * NR];
+    float t[MR * NR], t_bias[NR] = {0};
     memset(t, 0, sizeof t);
     for (int r = 0; !zero && r < mr; r++)
         memcpy(t + r * NR, c + r * ldc, (size_t)nr * sizeof *c);
-    if (mr == 1)
-        tile(1, a, b, kc, t, NR, zero);
-    else if (mr == 2)
-        tile(2, a, b, kc, t, NR, zero);
-    else if (mr <= 4)
-        tile(4, a, b, kc, t, NR, zero);
-    else
-        tile(MR, a, b, kc, t, NR, zero);
+    if (bias)
+        memcpy(t_bias, bias, (size_t)nr * sizeof *bias);
+    tiles[mr](a, b, kc, t, NR, zero, bias ? t_bias : NULL);
     for (int r = 0; r < mr; r++)
         memcpy(c + r * ldc, t + r * NR, (size_t)nr * sizeof *c);
 }
 
-struct job {
-    const struct op_gemm *d;
-    const float *a, *b, *bias;
-    float *c;
-    int64_t lda, ldb, ldc;
-    float *pack_b;           /* [panels of this block][k][NR] */
-    float *scratch;          /* per worker */
-    size_t scratch_floats;
-    int64_t n0, n1, panels, m_blocks, m_block, n_groups, group;
-};
+/* ---- packing ---- */
+
+/* By integers: the address may lie outside of the matrix, where a prefetch does nothing. */
+V16_INLINE void prefetch(const float *p, int64_t floats)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)floats * sizeof *p), 0, 2);
+}
 
 #if defined(ISA_avx512)
-/* 16x16 transpose: rows r[i] become columns. */
-static inline void transpose16(__m512 r[16])
+/* 16 x 16: lane j of x[i] becomes lane i of x[j]. */
+V16_INLINE void transpose16(v16 x[16])
 {
-    __m512 t[16];
+    v16 t[16];
+    UNROLL
     for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+        t[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
     }
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t[i]), _mm512_castps_pd(t[i + 2])));
-        r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t[i]), _mm512_castps_pd(t[i + 2])));
-        r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t[i + 1]), _mm512_castps_pd(t[i + 3])));
-        r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t[i + 1]), _mm512_castps_pd(t[i + 3])));
+    UNROLL
+    for (int i = 0; i < 16; i += 4)
+        UNROLL
+    for (int h = 0; h < 2; h++) {
+        __m512d a = _mm512_castps_pd(t[i + h]), b = _mm512_castps_pd(t[i + 2 + h]);
+        x[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+        x[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
     }
+    UNROLL
+    for (int i = 0; i < 4; i++) { /* quarters: x[i], x[4+i], x[8+i], x[12+i] */
+        t[i] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88);
+        t[4 + i] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd);
+        t[8 + i] = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
+        t[12 + i] = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
+    }
+    UNROLL
     for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+        x[i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0x88);
+        x[8 + i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0xdd);
+        x[4 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0x88);
+        x[12 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0xdd);
     }
+}
+
+/* dst[p][0..15] = src[j][p], j < n <= 16 (else 0), p < k; row strides ldd, lds. */
+static void pack16(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t n, int64_t k, int64_t ahead)
+{
+    for (int64_t p = 0; p < k; p += 16) {
+        v16 x[16];
+        __mmask16 m = k - p >= 16 ? 0xffff : (__mmask16)((1u << (k - p)) - 1);
+        if (n == 16) {
+            UNROLL
+            for (int j = 0; j < 16; j++) {
+                prefetch(src + j * lds + p, ahead * lds);
+                x[j] = _mm512_maskz_loadu_ps(m, src + j * lds + p);
+            }
+        } else {
+            UNROLL
+            for (int j = 0; j < 16; j++) {
+                prefetch(src + j * lds + p, ahead * lds);
+                x[j] = j < n ? _mm512_maskz_loadu_ps(m, src + j * lds + p) : v16_zero();
+            }
+        }
+        transpose16(x);
+        if (k - p >= 16) {
+            UNROLL
+            for (int j = 0; j < 16; j++)
+                v16_store(dst + (p + j) * ldd, x[j]);
+        } else {
+            for (int j = 0; j < k - p; j++)
+                v16_store(dst + (p + j) * ldd, x[j]);
+        }
+    }
+}
+
+/* dst[p][j] = src[j][p] for j < n (else 0, up to width), p < k. */
+static void pack_across(float *dst, int64_t width, const float *src, int64_t lds, int64_t n, int64_t k)
+{
+    for (int64_t j = 0; j < width; j += 16)
+        pack16(dst + j, width, src + j * lds, lds, MIN(MAX(n - j, (int64_t)0), (int64_t)16), k, MIN(width, (int64_t)n));
+}
+#else
+#if defined(ISA_avx2)
+/* 8 x 8 of the same. */
+V16_INLINE void transpose8(float *dst, int64_t ldd, const float *src, int64_t lds)
+{
+    __m256 x[8], t[8];
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        x[i] = _mm256_loadu_ps(src + i * lds);
+    UNROLL
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        x[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        x[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        x[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        x[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    UNROLL
     for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
+        _mm256_storeu_ps(dst + i * ldd, _mm256_permute2f128_ps(x[i], x[4 + i], 0x20));
+        _mm256_storeu_ps(dst + (4 + i) * ldd, _mm256_permute2f128_ps(x[i], x[4 + i], 0x31));
     }
 }
 #endif
-
-/* dst[p * ld + j] = src[j * lds + p] for j < n (<= width), p < k; columns n..width-1 zero. */
-static void pack_transposed(float *dst, int64_t ld, const float *src, int64_t lds, int64_t n, int64_t width, int64_t k)
+static void pack_across(float *dst, int64_t width, const float *src, int64_t lds, int64_t n, int64_t k)
 {
     int64_t j = 0;
-#if defined(ISA_avx512)
-    for (; j + 16 <= n; j += 16) {
+#if defined(ISA_avx2)
+    for (; j + 8 <= n; j += 8) {
         int64_t p = 0;
-        for (; p + 16 <= k; p += 16) {
-            __m512 r[16];
-            for (int i = 0; i < 16; i++)
-                r[i] = _mm512_loadu_ps(src + (j + i) * lds + p);
-            transpose16(r);
-            for (int i = 0; i < 16; i++)
-                _mm512_storeu_ps(dst + (p + i) * ld + j, r[i]);
-        }
+        for (; p + 8 <= k; p += 8)
+            transpose8(dst + p * width + j, width, src + j * lds + p, lds);
         for (; p < k; p++)
-            for (int i = 0; i < 16; i++)
-                dst[p * ld + j + i] = src[(j + i) * lds + p];
+            for (int64_t i = 0; i < 8; i++)
+                dst[p * width + j + i] = src[(j + i) * lds + p];
     }
 #endif
-    for (; j < n; j++)
-        for (int64_t p = 0; p < k; p++)
-            dst[p * ld + j] = src[j * lds + p];
-    for (; j < width; j++)
-        for (int64_t p = 0; p < k; p++)
-            dst[p * ld + j] = 0;
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t i = j; i < width; i++)
+            dst[p * width + i] = i < n ? src[i * lds + p] : 0.0f;
 }
+#endif
 
-static void pack_straight(float *dst, int64_t ld, const float *src, int64_t lds, int64_t n, int64_t width, int64_t k)
+/* dst[p][j] = src[p][j] for j < n (else 0, up to width), p < k. The next panel lies beside this one in every row: it is called for early.
+ */
+static void pack_along(float *dst, int64_t width, const float *src, int64_t lds, int64_t n, int64_t k)
 {
-    for (int64_t p = 0; p < k; p++) {
-        memcpy(dst + p * ld, src + p * lds, (size_t)n * sizeof *dst);
-        for (int64_t j = n; j < width; j++)
-            dst[p * ld + j] = 0;
+    int64_t w = MIN(n, width);
+    for (int64_t p = 0; p < k; p++, dst += width, src += lds) {
+        int64_t j = 0;
+        prefetch(src, 2 * width - 1);
+        for (; j + 16 <= w; j += 16)
+            v16_store(dst + j, v16_load(src + j));
+        for (; j < width; j += 16)
+            v16_store_n(dst + j, v16_load_n(src + j, (int)MAX(w - j, (int64_t)0)), (int)MIN(width - j, (int64_t)16));
     }
 }
 
-/* Columns n0.. of op(B), rows p0..p0+kc-1, into one panel. */
-static void pack_b_panel(const struct job *j, float *dst, int64_t n0, int64_t p0, int64_t kc)
+static void pack_a(const struct product *g, float *dst, int64_t r, int64_t p, int64_t kc)
 {
-    int64_t n = MIN((int64_t)NR, j->d->n - n0);
-    if (j->d->tb)
-        pack_transposed(dst, NR, j->b + n0 * j->ldb + p0, j->ldb, n, NR, kc);
+    int64_t rows = MIN((int64_t)MR, g->m - r);
+    if (g->ta)
+        pack_along(dst, AS, g->a + p * g->lda + r, g->lda, rows, kc);
     else
-        pack_straight(dst, NR, j->b + p0 * j->ldb + n0, j->ldb, n, NR, kc);
+        pack_across(dst, AS, g->a + r * g->lda + p, g->lda, rows, kc);
 }
 
-/* Rows m0.. of op(A) into one panel [kc][MR]. */
-static void pack_a_panel(const struct job *j, float *dst, int64_t m0, int64_t p0, int64_t kc)
+static void pack_b(const struct product *g, float *dst, int64_t n, int64_t p, int64_t kc)
 {
-    int64_t m = MIN((int64_t)MR, j->d->m - m0);
-    if (j->d->ta)
-        pack_straight(dst, MR, j->a + p0 * j->lda + m0, j->lda, m, MR, kc);
+    int64_t cols = MIN((int64_t)NR, g->n - n);
+    if (g->tb)
+        pack_across(dst, NR, g->b + n * g->ldb + p, g->ldb, cols, kc);
     else
-        pack_transposed(dst, MR, j->a + m0 * j->lda + p0, j->lda, m, MR, kc);
+        pack_along(dst, NR, g->b + p * g->ldb + n, g->ldb, cols, kc);
 }
 
-static void add_bias(const struct job *j, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
+/* ---- items ---- */
+
+static void tile_item(void *ctx, int64_t item, int worker)
 {
-    for (int64_t r = m0; j->bias && r < m1; r++)
-        for (int64_t n = n0; n < n1; n++)
-            j->c[r * j->ldc + n] += j->bias[n];
-}
-
-static void run_tile(const struct job *j, const float *a, const float *b, int64_t m0, int64_t n0, int64_t kc, bool zero)
-{
-    int64_t mr = MIN((int64_t)MR, j->d->m - m0), nr = MIN((int64_t)NR, j->d->n - n0);
-    float *c = j->c + m0 * j->ldc + n0;
-    if (mr == MR && nr == NR)
-        tile_full(a, b, kc, c, j->ldc, zero);
-    else
-        tile_edge((int)mr, nr, a, b, kc, c, j->ldc, zero);
-}
-
-/* ---- many rows: B packed once, items are blocks of rows x groups of panels ---- */
-
-static void pack_item(void *ctx, int64_t item, int worker)
-{
-    const struct job *j = ctx;
-    UNUSED(worker);
-    int64_t k = j->d->k, panel = item % j->panels, p0 = item / j->panels * KC;
-    pack_b_panel(j, j->pack_b + (panel * k + p0) * NR, j->n0 + panel * NR, p0, MIN((int64_t)KC, k - p0));
-}
-
-static void block_item(void *ctx, int64_t item, int worker)
-{
-    const struct job *j = ctx;
-    float *a = j->scratch + (size_t)worker * j->scratch_floats;
-    int64_t m0 = item / j->n_groups * j->m_block, m1 = MIN(m0 + j->m_block, j->d->m), g = item % j->n_groups;
-    int64_t q0 = g * j->group, q1 = MIN(q0 + j->group, j->panels), k = j->d->k;
-    for (int64_t p0 = 0; p0 < k; p0 += KC) {
-        int64_t kc = MIN((int64_t)KC, k - p0);
-        bool zero = p0 == 0 && !j->d->accumulate;
-        for (int64_t m = m0; m < m1; m += MR)
-            pack_a_panel(j, a + (m - m0) * kc, m, p0, kc);
-        for (int64_t q = q0; q < q1; q++)
-            for (int64_t m = m0; m < m1; m += MR)
-                run_tile(j, a + (m - m0) * kc, j->pack_b + (q * k + p0) * NR, m, j->n0 + q * NR, kc, zero);
-    }
-    add_bias(j, m0, m1, j->n0 + q0 * NR, MIN(j->n0 + q1 * NR, j->n1));
-}
-
-static void many_rows(struct backend *be, struct job *j)
-{
-    int workers = cpu_workers(be);
-    int64_t m = j->d->m, k = j->d->k, n = j->d->n;
-    int64_t cols = MAX((int64_t)NR, PACK_BYTES / (int64_t)sizeof(float) / MAX(k, 1) / NR * NR);
-    int64_t max_panels = CEIL_DIV(MIN(cols, n), NR);
-    j->m_block = MIN((int64_t)MC, CEIL_DIV(CEIL_DIV(m, 2 * workers), MR) * MR);
-    j->scratch_floats = (size_t)(CEIL_DIV(j->m_block, MR) * MR * KC);
-    size_t b_floats = (size_t)(max_panels * k * NR);
-    float *buf = cpu_scratch_slot(be, 1, (b_floats + (size_t)workers * j->scratch_floats) * sizeof *buf);
-    if (!buf)
-        return;
-    j->pack_b = buf;
-    j->scratch = buf + b_floats;
-    j->m_blocks = CEIL_DIV(m, j->m_block);
-    for (j->n0 = 0; j->n0 < n; j->n0 += max_panels * NR) {
-        j->n1 = MIN(j->n0 + max_panels * NR, n);
-        j->panels = CEIL_DIV(j->n1 - j->n0, NR);
-        j->group = j->m_blocks >= 4 * workers ? j->panels : MAX((int64_t)1, CEIL_DIV(j->panels, CEIL_DIV(4 * workers, j->m_blocks)));
-        j->n_groups = CEIL_DIV(j->panels, j->group);
-        pool_run(be->pool, j->panels * CEIL_DIV(k, KC), pack_item, j);
-        pool_run(be->pool, j->m_blocks * j->n_groups, block_item, j);
-    }
-}
-
-/* ---- few rows: items are groups of panels, each packed and used by one worker ---- */
-
-static void panel_item(void *ctx, int64_t item, int worker)
-{
-    const struct job *j = ctx;
-    float *b = j->scratch + (size_t)worker * j->scratch_floats, *a = j->pack_b;
-    int64_t k = j->d->k, m = j->d->m;
-    for (int64_t q = item * NSUB; q < MIN((item + 1) * NSUB, j->panels); q++) {
-        for (int64_t p0 = 0; p0 < k; p0 += KC) {
-            int64_t kc = MIN((int64_t)KC, k - p0);
-            pack_b_panel(j, b, q * NR, p0, kc);
-            for (int64_t r = 0; r < m; r += MR)
-                run_tile(j, a + (r * k + p0 * MR), b, r, q * NR, kc, p0 == 0 && !j->d->accumulate);
+    const struct product *g = ctx;
+    int64_t m0 = item / g->tiles_n * g->mb, m1 = MIN(m0 + g->mb, g->m), n0 = item % g->tiles_n * g->nb, n1 = MIN(n0 + g->nb, g->n);
+    float *pa = g->scratch + worker * g->scratch_floats, *pb = pa + KC * AS;
+    for (int64_t p = 0; p < g->k; p += g->kc) {
+        int64_t kc = MIN(g->kc, g->k - p);
+        bool zero = p == 0 && !g->accumulate, last = p + kc == g->k;
+        for (int64_t r = m0; r < m1; r += MR) {
+            int mr = (int)MIN((int64_t)MR, m1 - r);
+            pack_a(g, pa, r, p, kc);
+            for (int64_t n = n0; n < n1; n += NR) {
+                float *b = pb + (n - n0) * kc, *c = g->c + r * g->ldc + n;
+                const float *bias = last && g->bias ? g->bias + n : NULL;
+                if (r == m0)
+                    pack_b(g, b, n, p, kc);
+                if (n1 - n >= NR)
+                    tiles[mr](pa, b, kc, c, g->ldc, zero, bias);
+                else
+                    tile_edge(mr, n1 - n, pa, b, kc, c, g->ldc, zero, bias);
+            }
         }
-        add_bias(j, 0, m, q * NR, MIN((q + 1) * NR, j->d->n));
     }
 }
 
-static void few_rows(struct backend *be, struct job *j)
+/* Tiles: columns by NB, evenly; then rows until there are a few items for each thread, as long as an item keeps MIN_ROWS; then fewer
+ * columns. */
+static void choose_tiles(struct product *g, int threads)
 {
-    int64_t m = j->d->m, k = j->d->k, mp = CEIL_DIV(m, MR) * MR;
-    j->panels = CEIL_DIV(j->d->n, NR);
-    j->scratch_floats = (size_t)KC * NR;
-    float *buf = cpu_scratch_slot(be, 1, ((size_t)(mp * k) + (size_t)cpu_workers(be) * j->scratch_floats) * sizeof *buf);
-    if (!buf)
-        return;
-    j->pack_b = buf; /* here: A, [m / MR][k][MR] */
-    j->scratch = buf + mp * k;
-    for (int64_t r = 0; r < m; r += MR)
-        pack_a_panel(j, buf + r * k, r, 0, k);
-    pool_run(be->pool, CEIL_DIV(j->panels, NSUB), panel_item, j);
+    int64_t want = threads == 1 ? 1 : 4 * threads;
+    double work = (double)MAX(g->m, (int64_t)MR) * (double)g->n * (double)g->k; /* an item is not worth handing over below some 10 us */
+    want = (int64_t)MAX(1.0, MIN((double)want, work / 5e5));
+    int64_t cols = CEIL_DIV(g->n, NB), rows = MAX((int64_t)1, MIN(CEIL_DIV(want, cols), g->m / MIN_ROWS));
+    cols = MAX(cols, MIN(CEIL_DIV(want, rows), CEIL_DIV(g->n, 2 * NR)));
+    g->nb = CEIL_DIV(CEIL_DIV(g->n, cols), NR) * NR;
+    g->mb = CEIL_DIV(CEIL_DIV(g->m, rows), MR) * MR;
+    g->tiles_n = CEIL_DIV(g->n, g->nb);
+    g->kc = CEIL_DIV(g->k, CEIL_DIV(g->k, KC));
+}
+
+/* k = 0: the empty sum, then the bias. */
+static void no_steps(const struct product *g)
+{
+    for (int64_t r = 0; r < g->m; r++)
+        for (int64_t j = 0; j < g->n; j++) {
+            float *c = g->c + r * g->ldc + j, start = g->accumulate ? *c : 0.0f;
+            *c = g->bias ? start + g->bias[j] : start;
+        }
 }
 
 void ISA_NAME(gemm)(struct backend *be, const struct op_gemm *d)
 {
-    struct job j = {.d = d, .a = cpu_f(d->a), .b = cpu_f(d->b), .bias = cpu_f(d->bias), .c = cpu_f(d->c)};
-    j.lda = d->lda ? d->lda : d->ta ? d->m : d->k;
-    j.ldb = d->ldb ? d->ldb : d->tb ? d->k : d->n;
-    j.ldc = d->ldc ? d->ldc : d->n;
-    if (d->m == 0 || d->n == 0)
+    struct product g = {.a = cpu_f(d->a),
+                        .b = cpu_f(d->b),
+                        .bias = cpu_f(d->bias),
+                        .c = cpu_f(d->c),
+                        .m = d->m,
+                        .n = d->n,
+                        .k = d->k,
+                        .ta = d->ta,
+                        .tb = d->tb,
+                        .accumulate = d->accumulate};
+    g.lda = d->lda ? d->lda : d->ta ? d->m : d->k;
+    g.ldb = d->ldb ? d->ldb : d->tb ? d->k : d->n;
+    g.ldc = d->ldc ? d->ldc : d->n;
+    if (g.m == 0 || g.n == 0)
         return;
-    if (d->k == 0) {
-        for (int64_t r = 0; !d->accumulate && r < d->m; r++)
-            memset(j.c + r * j.ldc, 0, (size_t)d->n * sizeof(float));
-        add_bias(&j, 0, d->m, 0, d->n);
-    } else if (d->m <= SMALL_M)
-        few_rows(be, &j);
-    else
-        many_rows(be, &j);
+    if (g.k == 0) {
+        no_steps(&g);
+        return;
+    }
+    choose_tiles(&g, cpu_workers(be));
+    g.scratch_floats = KC * AS + KC * (NB + NR);
+    g.scratch = cpu_scratch_slot(be, 1, (size_t)(cpu_workers(be) * g.scratch_floats) * sizeof *g.scratch);
+    if (g.scratch)
+        pool_run(be->pool, CEIL_DIV(g.m, g.mb) * g.tiles_n, tile_item, &g);
 }
