@@ -45,7 +45,12 @@ int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e
 struct ruler_sample {
     const char *task;
     const char *prompt; /* input + answer_prefix: what the model is given */
-    const char *answer; /* the answer as the teacher writes it, with its leading space where the prompt does not end in one */
+    /*
+     * The answer as the tiny teacher was measured to write it, with a leading space where the prompt does not end in one: needles " V1,
+     * V2." (keys in the order asked, the values of one key in the order of the text), vt "NAME NAME ..." along the chain, cwe " 1. word 2.
+     * word ..." by first appearance, fwe " w1 w2 w3" by frequency.
+     */
+    const char *answer;
     const char *const *refs;
     size_t n_refs;
     int64_t line, gen_tokens, length; /* line: from 0 inside the task's file; length: as recorded */

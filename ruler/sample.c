@@ -130,6 +130,9 @@ int ruler_answer(const struct ruler_task *t, const char *prompt, const char *con
         if (pl[i].at < 0)
             return ERR(e, E_INPUT, "task '%s': the answer '%s' does not stand in the prompt", t->name, refs[i]);
     }
+    /* several keys are answered in the order asked, the values of one key in the order in which they stand in the text */
+    for (size_t i = 0; t->kind == K_NIAH && i < n; i++)
+        pl[i].at += (int64_t)(i / (size_t)t->v) * (int64_t)(len + 1);
     qsort(pl, n, sizeof *pl, by_place);
     bool blank = len && prompt[len - 1] == ' ';
     for (size_t i = 0; i < n; i++) {
