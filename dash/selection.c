@@ -155,8 +155,10 @@ int selection_load(struct selection *s, const char *path, struct err *e)
         snprintf(s->method, sizeof s->method, "%s", method);
         snprintf(s->variant, sizeof s->variant, "%s", variant);
         rc = layers_parse(spec, s->layers, s->kind, e);
-        if (rc != 0)
+        if (rc != 0) {
+            e->code = E_INPUT; /* a damaged file, not a wrong flag */
             err_wrap(e, "'%s'", path);
+        }
     }
     jdoc_free(&d);
     return rc ? -1 : 0;
