@@ -14,23 +14,33 @@ enum { COMMON = 10 };
 static int example(struct gen *g, int64_t n, int64_t a, int64_t b, struct str *out, struct err *e)
 {
     const struct list *words = &g->res->cwe;
+    bool english = n > (int64_t)words->n && g->res->english.n && !g->harness;
+    if (english)
+        words = &g->res->english; /* in its own order */
     int64_t c = MIN(n, COMMON), total = c * a + (n - c) * b;
     if (n > (int64_t)words->n)
         return ERR(e, E_INPUT,
-                   "cwe: %" PRId64
-                   " words asked for, the word lists hold %zu; longer lengths need RULER's english_words.json, which is not "
-                   "bundled",
-                   n, words->n);
-    const int64_t *order = gen_perm(g, words->n, e), *mix;
+                   "cwe: %" PRId64 " words asked for, the word lists hold %zu; longer lengths need RULER's english_words.json (%s)", n,
+                   words->n, g->res->english.n ? "the one given is too short" : "none was given");
+    const int64_t *order = gen_perm(g, words->n, e), *mix = NULL;
     int64_t *pick = malloc((size_t)(n + 1) * sizeof *pick);
     if (!order || !pick || py_sample(&g->py, (int64_t)words->n, n, pick)) {
         free(pick);
         return order ? err_nomem(e, (size_t)n * 8, "drawing words") : -1;
     }
     for (int64_t i = 0; i < n; i++)
-        pick[i] = order[pick[i]]; /* before gen_perm may drop `order` */
+        pick[i] = english ? pick[i] : order[pick[i]]; /* before gen_perm may drop `order` */
     int rc = 0;
-    mix = gen_perm(g, (size_t)total, e);
+    int64_t *own = g->harness ? malloc((size_t)(total + 1) * sizeof *own) : NULL;
+    if (own) { /* the harness goes on with the generator that has shuffled the words */
+        for (int64_t i = 0; i < total; i++)
+            own[i] = i;
+        py_shuffle(&g->cwe_py, own, (size_t)total);
+        mix = own;
+    } else if (g->harness)
+        err_nomem(e, (size_t)total * sizeof *own, "shuffling words");
+    else
+        mix = gen_perm(g, (size_t)total, e);
     for (int64_t i = 0; mix && i < total; i++) {
         int64_t j = mix[i];
         j = j < c * a ? j % c : c + (j - c * a) % (n - c);
@@ -39,8 +49,10 @@ static int example(struct gen *g, int64_t n, int64_t a, int64_t b, struct str *o
     list_clear(&g->answers);
     for (int64_t i = 0; mix && !rc && i < c; i++)
         rc = list_add(&g->answers, words->v[pick[i]], strlen(words->v[pick[i]]), e);
+    rc = mix ? rc : -1;
     free(pick);
-    return mix ? rc : -1;
+    free(own);
+    return rc;
 }
 
 static int cwe_text(struct gen *g, int64_t n, struct err *e)
@@ -54,13 +66,24 @@ static int cwe_text(struct gen *g, int64_t n, struct err *e)
     if (!rc) {
         gen_fill(&g->text, str_c(&templ), f, 1);
         for (size_t i = 0; i < g->answers.n; i++)
-            str_printf(&g->text, " %zu. %s", i + 1, g->answers.v[i]);
-        str_putc(&g->text, '\n');
+            str_printf(&g->text, i || !g->harness ? " %zu. %s" : "%zu. %s", i + 1, g->answers.v[i]);
+        if (g->harness) { /* the example is counted in the size search, and left out of the prompt */
+            str_clear(&g->example);
+            str_add(&g->example, str_c(&g->text), g->text.len);
+            str_clear(&g->text);
+        } else
+            str_putc(&g->text, '\n');
         rc = small ? example(g, n, 6, 1, &ctx, e) : example(g, n, 30, 3, &ctx, e);
     }
     if (!rc) {
         gen_fill(&g->text, str_c(&templ), m, 1);
         rc = str_ok(&g->text, "a prompt", e);
+    }
+    if (!rc && g->harness) {
+        str_clear(&g->counted);
+        str_printf(&g->counted, "%s\n%s", str_c(&g->example), str_c(&g->text));
+        for (size_t i = 0; i < g->answers.n; i++)
+            str_printf(&g->counted, " %zu. %s", i + 1, g->answers.v[i]);
     }
     str_free(&few);
     str_free(&ctx);
@@ -73,7 +96,7 @@ int cwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
     struct size_rule r = {.inc = 10,
                           .lower = COMMON + 1,
                           .probe = 4096,
-                          .limit = (int64_t)g->res->cwe.n,
+                          .limit = (int64_t)(g->harness ? g->res->cwe.n : MAX(g->res->cwe.n, g->res->english.n)),
                           .max = g->max_len,
                           .extra = g->task->gen_tokens,
                           .cwe_upper = true};

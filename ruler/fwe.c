@@ -108,11 +108,12 @@ static int too_short(struct gen *g, int64_t need, struct err *e)
 
 int fwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
-    int64_t max = g->max_len - GEN_TOKENS, vocab = max / 50, step = max / 32, words0, tokens;
+    /* the harness does not subtract the budget: its prompts alone fill the length */
+    int64_t max = g->harness ? g->max_len : g->max_len - GEN_TOKENS, vocab = max / 50, step = max / 32, words0, tokens;
     if (vocab < LEAST_VOCAB || step < 1) {
         TRY(draw_vocab(g, LEAST_VOCAB, e));
         TRY(count_at(g, LEAST_WORDS, &tokens, e));
-        return too_short(g, MAX(tokens, LEAST_VOCAB * 50) + GEN_TOKENS, e);
+        return too_short(g, MAX(tokens, LEAST_VOCAB * 50) + (g->max_len - max), e);
     }
     TRY(first_size(g, max, vocab, step, &words0, e));
     for (int64_t i = 0; i < samples; i++) {
@@ -120,7 +121,7 @@ int fwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
         int64_t words = words0;
         for (;;) {
             if (words < (g->compact ? LEAST_WORDS : 1))
-                return too_short(g, tokens + GEN_TOKENS, e);
+                return too_short(g, tokens + (g->max_len - max), e);
             TRY(count_at(g, words, &tokens, e));
             if (tokens <= max)
                 break;

@@ -99,13 +99,45 @@ static int probe(struct gen *g, gen_fn fn, int64_t size, int64_t *tokens, struct
     if (rc < 0)
         return -1;
     if (rc == GEN_RETRY) {
-        if (!g->compact)
+        if (!g->compact && g->task->kind == K_VT)
             return ERR(e, E_CHECK, "%s: seed %" PRId64 " draws a name twice in the size search, where the reference ends; use another seed",
                        g->task->name, g->seed);
+        if (!g->compact)
+            return ERR(e, E_CHECK,
+                       "%s: the size search asks for %" PRId64
+                       " units, which its first sample cannot have; the reference ends here; use flavour "
+                       "'compact'",
+                       g->task->name, size);
         *tokens = INT64_MAX / 2;
         return 0;
     }
-    return gen_count(g, str_c(&g->text), g->text.len, tokens, e);
+    const struct str *s = g->harness ? &g->counted : &g->text;
+    return gen_count(g, str_c(s), s->len, tokens, e);
+}
+
+/* lm-evaluation-harness: upwards in steps until a prompt with its answer is too long, then one step back. A prompt that fits exactly ends
+ * it one step up. */
+static int harness_search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *size, struct err *e)
+{
+    int64_t n = r->inc, tokens = 0;
+    while (tokens + r->extra < r->max) {
+        TRY(probe(g, fn, n, &tokens, e));
+        if (tokens + r->extra > r->max) {
+            n -= r->inc;
+            break;
+        }
+        if (r->words && n > r->limit) {
+            n = r->limit;
+            break;
+        }
+        n += r->inc;
+        if (!r->words && r->limit && n > r->limit) {
+            n = r->limit;
+            break;
+        }
+    }
+    *size = n;
+    return 0;
 }
 
 static int64_t upper_bound(const struct size_rule *r, int64_t tokens)
@@ -123,6 +155,8 @@ static int64_t upper_bound(const struct size_rule *r, int64_t tokens)
 int gen_search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *size, struct err *e)
 {
     int64_t tokens, lower = r->inc, upper, best = r->lower;
+    if (g->harness)
+        return harness_search(g, fn, r, size, e);
     if (g->compact) {
         lower = r->lower;
         upper = lower - 1;
@@ -210,10 +244,62 @@ static size_t last_char(const char *p, size_t n)
     return n ? n - 1 : 0;
 }
 
+static void put_answers(struct gen *g, struct jw *w)
+{
+    jw_key(w, "outputs");
+    jw_arr(w);
+    for (size_t i = 0; i < g->answers.n; i++)
+        jw_str(w, g->answers.v[i]);
+    jw_end_arr(w);
+}
+
+/* lm-evaluation-harness' document. vt, cwe and fwe have their answer prefix in the text: it is cut off; cwe and fwe strip what is left. */
+static int harness_record(struct gen *g, int64_t index, int64_t tokens, struct str *out, struct err *e)
+{
+    struct jw w;
+    const char *p = str_c(&g->text), *q;
+    size_t n = g->text.len, m;
+    bool inside = g->task->kind == K_VT || g->task->kind == K_CWE || g->task->kind == K_FWE;
+    if (inside) {
+        int64_t cut = rfind(&g->text, g->task->cut);
+        if (cut < 0)
+            BUG("%s: no answer prefix", g->task->name);
+        q = p + cut;
+        m = n - (size_t)cut;
+        n = (size_t)cut;
+        py_strip(&q, &m);
+        if (g->task->kind != K_VT)
+            py_strip(&p, &n);
+    } else {
+        q = str_c(&g->gen_prefix);
+        m = g->gen_prefix.len;
+    }
+    jw_init(&w, out, false);
+    w.ascii = true;
+    jw_obj(&w);
+    jw_ki64(&w, "index", index);
+    jw_key(&w, "input");
+    jw_strn(&w, p, n);
+    if (g->task->kind == K_CWE) {
+        jw_key(&w, "input_example");
+        jw_strn(&w, str_c(&g->example), g->example.len);
+    }
+    put_answers(g, &w);
+    jw_ki64(&w, "length", tokens);
+    jw_ki64(&w, "max_length", g->max_len);
+    jw_key(&w, "gen_prefix");
+    jw_strn(&w, q, m);
+    jw_end_obj(&w);
+    str_putc(out, '\n');
+    return jw_ok(&w, g->task->name, e);
+}
+
 int gen_record(struct gen *g, int64_t index, int64_t tokens, struct str *out, struct err *e)
 {
     struct jw w;
     TRY(str_ok(&g->text, "a prompt", e));
+    if (g->harness)
+        return harness_record(g, index, tokens, out, e);
     if (g->flat && g->task->kind != K_VT) {
         str_clear(&g->tmp);
         flatten(&g->tmp, str_c(&g->text), g->text.len);
@@ -235,11 +321,7 @@ int gen_record(struct gen *g, int64_t index, int64_t tokens, struct str *out, st
     jw_ki64(&w, "index", index);
     jw_key(&w, "input");
     jw_strn(&w, g->text.p, p);
-    jw_key(&w, "outputs");
-    jw_arr(&w);
-    for (size_t i = 0; i < g->answers.n; i++)
-        jw_str(&w, g->answers.v[i]);
-    jw_end_arr(&w);
+    put_answers(g, &w);
     jw_ki64(&w, "length", tokens);
     jw_ki64(&w, "length_w_model_temp", tokens);
     jw_key(&w, "answer_prefix");
@@ -254,7 +336,7 @@ int gen_record(struct gen *g, int64_t index, int64_t tokens, struct str *out, st
 static void gen_free(struct gen *g)
 {
     struct list *l[] = {&g->answers, &g->needles, &g->keys, &g->values, &g->names, &g->vocab};
-    struct str *s[] = {&g->text, &g->tmp, &g->tmp2, &g->icl};
+    struct str *s[] = {&g->text, &g->tmp, &g->tmp2, &g->icl, &g->counted, &g->gen_prefix, &g->example};
     for (size_t i = 0; i < ARRAY_LEN(l); i++)
         list_free(l[i]);
     for (size_t i = 0; i < ARRAY_LEN(s); i++)
@@ -265,11 +347,13 @@ static void gen_free(struct gen *g)
     }
 }
 
-int gen_task(struct gen *g, int64_t samples, const char *data_dir, struct str *out, struct err *e)
+int gen_task(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
     int rc = 0;
-    py_seed(&g->py, (uint64_t)g->seed);
-    np_seed(&g->np, (uint32_t)g->seed);
+    if (!g->harness) {
+        py_seed(&g->py, (uint64_t)g->seed);
+        np_seed(&g->np, g->np_given ? g->np_start : (uint32_t)g->seed);
+    }
     if (!g->before)
         g->before = g->after = "";
     switch (g->task->kind) {
@@ -286,7 +370,7 @@ int gen_task(struct gen *g, int64_t samples, const char *data_dir, struct str *o
         rc = fwe_make(g, samples, out, e);
         break;
     case K_QA:
-        rc = qa_make(g, samples, data_dir, out, e);
+        rc = qa_make(g, samples, out, e);
         break;
     }
     gen_free(g);

@@ -2,6 +2,7 @@
 #ifndef RULER_GEN_H
 #define RULER_GEN_H
 
+#include "core/arena.h"
 #include "core/rng.h"
 #include "ruler/punkt.h"
 #include "ruler/ruler.h"
@@ -31,6 +32,20 @@ struct ruler_res {
         size_t n_s;
     } split[16];
     int split_next;
+    struct list english; /* words of RULER's english_words.json, in its order; empty = not given */
+    char words_sha[65];
+    struct ruler_qa {
+        struct list docs; /* sorted and unique */
+        int64_t *order;   /* [docs.n] place -> document: 0, 1, 2, ...; the harness shuffles it for good once it asks for all */
+        struct question {
+            const char *query, **answer;
+            int64_t *ctx, *more; /* documents: gold ones; others of the same article */
+            size_t n_answers, n_ctx, n_more;
+        } * q;
+        size_t n_q;
+        struct arena mem; /* holds the questions */
+        char sha[65];
+    } qa[2]; /* qa_1 (SQuAD), qa_2 (HotpotQA); docs.n = 0: not loaded */
 };
 int ruler_res_load(struct ruler_res *r, const char *data_dir, const char *essays, const char *wonderwords, struct err *e);
 void ruler_res_free(struct ruler_res *r);
@@ -38,6 +53,11 @@ int64_t ruler_words_count(const struct ruler_res *r);
 void ruler_word(const struct ruler_res *r, int64_t i, struct str *out);
 /* The first n words (repeated when there are fewer), split into sentences; borrowed until 16 other sizes were asked for. */
 int ruler_essay(struct ruler_res *r, int64_t n, const struct split_cache **out, struct err *e);
+/* english_words.json: an object whose values are the words. */
+int ruler_english_load(struct ruler_res *r, const char *path, struct err *e);
+/* which 0: SQuAD 2.0's JSON; 1: HotpotQA's (context as pairs, or as the columns of the Hugging Face form). */
+int ruler_qa_load(struct ruler_res *r, int which, const char *path, struct err *e);
+void ruler_qa_free(struct ruler_qa *q);
 
 enum ruler_kind { K_NIAH, K_VT, K_CWE, K_FWE, K_QA };
 enum niah_stack { S_NOISE, S_ESSAY, S_NEEDLE };
@@ -63,19 +83,25 @@ struct gen {
     const struct ruler_task *task;
     struct ruler_res *res;
     struct ruler_counter counter;
-    bool compact, flat;         /* flat: the reference's remove_newline_tab */
+    bool compact, flat; /* flat: the reference's remove_newline_tab */
+    bool harness;       /* lm-evaluation-harness' variant: seed is that of the fixed shuffles, py, np and cwe_py go on from task to task */
     const char *before, *after; /* chat template around the task's, "" = none */
     int64_t max_len, seed;
-    struct mt19937 py, np;
-    struct str text; /* the generated prompt with its answer prefix */
+    bool np_given; /* numpy's stream starts from np_start, not from seed */
+    uint32_t np_start;
+    struct mt19937 py, np, cwe_py; /* cwe_py: harness only */
+    struct str text;               /* the generated prompt with its answer prefix */
     struct list answers;
+    struct str counted;                /* harness: what the size search counts */
+    struct str gen_prefix;             /* harness: start of the answer, kept apart from the prompt */
+    struct str example;                /* harness, cwe: the few-shot example, which is not in the prompt */
     struct list needles, keys, values; /* niah */
     struct str tmp, tmp2, icl;
     int64_t icl_tokens;
-    bool in_icl;       /* vt: making the few-shot example */
-    struct list names; /* vt */
-    struct list vocab; /* fwe */
-    struct qa *qa;
+    bool in_icl;                   /* vt: making the few-shot example */
+    struct list names;             /* vt */
+    struct list vocab;             /* fwe */
+    int64_t pre_samples, question; /* qa: questions before this chunk's first; the one being asked */
     struct perm {
         int64_t *v;
         size_t n;
@@ -98,6 +124,7 @@ struct size_rule {
     int64_t inc, lower, probe, limit; /* limit: the source ends there, 0 = no end */
     int64_t max, extra;               /* tokens allowed; tokens counted on top of the text */
     bool cwe_upper;
+    bool words; /* harness: the limit is a number of words and is met after a try, not before it */
 };
 typedef int (*gen_fn)(struct gen *g, int64_t size, struct err *e);
 int gen_search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *size, struct err *e);
@@ -109,13 +136,15 @@ int niah_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
 int vt_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
 int cwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
 int fwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
-/* Name of the question file in data_dir. */
-const char *qa_file(const struct ruler_task *t);
-int qa_make(struct gen *g, int64_t samples, const char *data_dir, struct str *out, struct err *e);
-/* One task at one length; g->task, res, counter, compact, flat, before, after, max_len, seed are set. Frees what g holds. */
-int gen_task(struct gen *g, int64_t samples, const char *data_dir, struct str *out, struct err *e);
-/* The record of g->text (cut at the prefix), g->answers. niah: index is found here. */
+int qa_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
+/* One task at one length; g->task, res, counter, compact, flat, before, after, max_len, seed are set. Frees what g holds. Harness: the
+ * streams too are set. */
+int gen_task(struct gen *g, int64_t samples, struct str *out, struct err *e);
+/* The record of g->text (cut at the prefix), g->answers. niah: index is found here. The harness' form: gen_prefix set = the text holds no
+ * prefix. */
 int gen_record(struct gen *g, int64_t index, int64_t tokens, struct str *out, struct err *e);
 int gen_add(struct list *l, const struct str *s, struct err *e);
+/* Chat templates of the reference by name, or a text that holds {task_template}. */
+int ruler_chat(const char *name, struct str *before, struct str *after, struct err *e);
 
 #endif

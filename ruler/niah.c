@@ -79,7 +79,8 @@ static int in_essay(struct gen *g, int64_t n, struct str *ctx, struct err *e)
     const struct split_cache *c;
     size_t m = g->needles.n, from = 0;
     int64_t pos[MAX_NEEDLES];
-    TRY(ruler_essay(g->res, n, &c, e));
+    /* the harness takes a slice, which ends with the text; the reference starts the text again */
+    TRY(ruler_essay(g->res, g->harness ? MIN(n, (int64_t)g->res->n_words) : n, &c, e));
     if (py_sample(&g->py, ARRAY_LEN(depths), (int64_t)m, pos))
         return err_nomem(e, 1024, "drawing depths");
     for (size_t i = 0; i < m; i++)
@@ -145,6 +146,21 @@ static int in_lines(struct gen *g, int64_t n, struct str *ctx, struct err *e)
     return rc;
 }
 
+/* Counted in the search: the prompt and the answers, with nothing between the two. Kept apart: the start of the answer. */
+static void harness_parts(struct gen *g, const struct fill *f, size_t n, bool one)
+{
+    str_clear(&g->counted);
+    str_add(&g->counted, str_c(&g->text), g->text.len);
+    for (size_t i = 0; i < g->answers.n; i++)
+        str_printf(&g->counted, "%s%s", i ? " " : "", g->answers.v[i]);
+    str_clear(&g->tmp);
+    str_puts(&g->tmp, niah_prefix + 1);
+    if (one)
+        str_replace(&g->tmp, "are", "is");
+    str_clear(&g->gen_prefix);
+    gen_fill(&g->gen_prefix, str_c(&g->tmp), f, n);
+}
+
 static int niah_text(struct gen *g, int64_t n, struct err *e)
 {
     const struct ruler_task *t = g->task;
@@ -167,7 +183,7 @@ static int niah_text(struct gen *g, int64_t n, struct err *e)
     }
     if (!rc) {
         bool one = t->q * t->v == 1;
-        str_printf(&templ, "%s%s%s%s", g->before, niah_body, g->after, niah_prefix);
+        str_printf(&templ, "%s%s%s%s", g->before, niah_body, g->after, g->harness ? "" : niah_prefix);
         str_puts(&type, type_name[t->value]);
         if (one) {
             static const char *const swap[][2] = {{"Some", "A"}, {"are all", "is"}, {"are", "is"}, {"answers", "answer"}};
@@ -178,6 +194,8 @@ static int niah_text(struct gen *g, int64_t n, struct err *e)
         str_clear(&g->text);
         struct fill f[] = {{"type_needle_v", &type}, {"context", &ctx}, {"query", &query}};
         gen_fill(&g->text, str_c(&templ), f, ARRAY_LEN(f));
+        if (g->harness)
+            harness_parts(g, f, ARRAY_LEN(f), one);
         rc = str_ok(&g->text, "a prompt", e);
     }
     str_free(&ctx);
@@ -191,6 +209,10 @@ int niah_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
     int64_t inc = g->task->stack == S_ESSAY ? 500 : g->max_len < 4096 ? 5 : 25, size, tokens;
     struct size_rule r = {.inc = inc, .lower = 1, .probe = inc, .max = g->max_len, .extra = g->task->gen_tokens};
+    if (g->harness && g->task->stack == S_ESSAY) {
+        r.words = true;
+        r.limit = (int64_t)g->res->n_words;
+    }
     TRY(gen_search(g, niah_text, &r, &size, e));
     for (int64_t i = 0; i < samples; i++) {
         TRY(gen_fit(g, niah_text, &r, size, r.extra, &tokens, e));

@@ -86,7 +86,7 @@ static int load_words(struct ruler_res *r, const char *data_dir, const char *ver
 {
     char dir[1024], path[1024], name[64];
     struct list verbs = {0};
-    snprintf(name, sizeof name, "wonderwords-%s", strcmp(version, "3.0") == 0 ? "3.0.0" : version);
+    snprintf(name, sizeof name, "wonderwords-%s", version);
     path_join(dir, data_dir, name);
     if (!dir_exists(dir))
         return ERR(e, E_INPUT, "word lists of wonderwords '%s': no folder '%s'; there are 2.2.0 and 3.0.0", version, dir);
@@ -105,6 +105,27 @@ static int load_words(struct ruler_res *r, const char *data_dir, const char *ver
     if (!rc && (!r->adjs.n || !r->nouns.n || r->cwe.n < 50))
         rc = ERR(e, E_INPUT, "word lists in '%s': %zu adjectives, %zu nouns: empty or cut off", dir, r->adjs.n, r->nouns.n);
     return rc ? rc : make_groups(r, e);
+}
+
+int ruler_english_load(struct ruler_res *r, const char *path, struct err *e)
+{
+    struct jdoc d = {0};
+    const char *key;
+    json_t *v;
+    int rc = sha256_file(path, r->words_sha, e);
+    rc = rc ? rc : jdoc_load(&d, path, 64u << 20, e);
+    if (!rc && !json_is_object(d.root))
+        rc = ERR(e, E_INPUT, "'%s': expected a JSON object whose values are words", path);
+    if (!rc) {
+        json_object_foreach(d.root, key, v)
+        {
+            if (!rc && !json_is_string(v))
+                rc = ERR(e, E_INPUT, "'%s': the value of '%s' is not a string", path, key);
+            rc = rc ? rc : list_add(&r->english, json_string_value(v), json_string_length(v), e);
+        }
+    }
+    jdoc_free(&d);
+    return rc;
 }
 
 static int load_essay(struct ruler_res *r, const char *path, struct err *e)
@@ -169,6 +190,9 @@ void ruler_res_free(struct ruler_res *r)
     str_free(&r->essay);
     free(r->word_end);
     punkt_free(r->punkt);
+    list_free(&r->english);
+    for (size_t i = 0; i < ARRAY_LEN(r->qa); i++)
+        ruler_qa_free(&r->qa[i]);
     for (size_t i = 0; i < ARRAY_LEN(r->split); i++) {
         str_free(&r->split[i].text);
         free(r->split[i].s);

@@ -1,13 +1,14 @@
 /*
- * RULER: synthetic long-context tasks. Generator (flavours `nvidia`, faithful to NVIDIA/RULER c3f5e3b, and `compact`, the same with smaller
- * size steps, for windows below 2048 tokens), runner and scorer. 11 tasks: niah_single_1..3, niah_multikey_1..3, niah_multivalue,
- * niah_multiquery, vt, cwe, fwe; also qa_1 and qa_2 where their question files (squad.json, hotpotqa.json) are in data_dir: when named, and
- * in flavour `nvidia` by default.
+ * RULER: synthetic long-context tasks: generator, runner and scorer. 13 tasks: niah_single_1..3, niah_multikey_1..3, niah_multivalue,
+ * niah_multiquery, vt, cwe, fwe, and qa_1 (SQuAD), qa_2 (HotpotQA) where their question files are given. Flavours: `nvidia` writes the
+ * bytes of NVIDIA/RULER c3f5e3b; `compact` is the same with smaller size steps, for windows below 2048 tokens; `lm-eval` writes the
+ * documents of lm-evaluation-harness 4e7e0d47f. Their numbers are not comparable.
  *
- * Prompts depend on the tokenizer only through counter.count. Every task starts from fresh generators with the seed, so tasks may be made
- * one at a time. Task names in lists are separated by commas. Scores are percent (0..100). Errors: E_USAGE unknown task or flavour; E_INPUT
- * data missing or corrupt, a folder that does not match; E_CHECK a task that cannot fit (names task, length and the smallest length that
- * would do; nothing is written for it).
+ * Prompts depend on the tokenizer only through counter.count. In `nvidia` and `compact` every task starts from fresh generators, so tasks
+ * may be made one at a time; in `lm-eval` all tasks of a call share one stream, in the build order, so the list of tasks is part of the
+ * data. Task names in lists are separated by commas. Scores are percent (0..100). Errors: E_USAGE unknown task or flavour; E_INPUT data
+ * missing or corrupt, a folder that does not match; E_CHECK a task that cannot fit (names task, length and the smallest length that would
+ * do; nothing is written for it).
  */
 #ifndef RULER_RULER_H
 #define RULER_RULER_H
@@ -30,21 +31,32 @@ struct ruler_gen_opts {
     size_t n_lengths;
     const char *tasks; /* comma list, NULL = all of the flavour */
     int64_t samples, seed;
-    const char *flavour;     /* "compact" or "nvidia" */
+    const char *flavour;     /* "compact", "nvidia" or "lm-eval" */
     const char *data_dir;    /* the bundled ruler/data */
     const char *essays;      /* .json {"text": ...}, .txt or .txt.zst; NULL = data_dir/essay.txt.zst */
-    const char *wonderwords; /* "2.2.0" (NULL = this) or "3.0.0" */
+    const char *wonderwords; /* "2.2.0" (NULL = this) or "3.0.0" (also "3.0") */
+    /* All below may be left zero. */
+    const char *squad, *hotpotqa; /* question files; NULL = data_dir/squad.json, data_dir/hotpotqa.json where they exist */
+    const char *words;            /* RULER's english_words.json, for cwe beyond the word lists (nvidia, compact) */
+    const char *chat;             /* chat template: a name of RULER's or a text with {task_template}; NULL = base. Not in lm-eval */
+    bool remove_newline_tab;      /* not in lm-eval */
+    int64_t chunk, n_chunks;      /* chunk `chunk` of n_chunks: its share of the samples, seed + chunk; 0 chunks = whole. Not in lm-eval */
+    const int64_t *numpy_seed;    /* numpy's stream; NULL = seed (nvidia, compact), 1234 (lm-eval) */
+    bool reversed;                /* lm-eval: build order of v0.4.9 to v0.4.11 */
+    bool force;                   /* replace data sets made with other parameters */
 };
 /*
- * Writes out_dir/TASK/validation.jsonl for every task, then out_dir/provenance.json; each file appears whole or not at all. With several
- * lengths a file holds `samples` lines for lengths[0] made with seed, then `samples` for lengths[1] made with seed+1, and so on; each block
- * is what a run of that length and seed alone would write.
+ * Writes out_dir/TASK/validation.jsonl and out_dir/TASK/provenance.json for every task, then out_dir/provenance.json, which lists all data
+ * sets there; each file appears whole or not at all. nvidia, compact: with several lengths a file holds `samples` lines for lengths[0] made
+ * with seed, then `samples` for lengths[1] made with seed+1, and so on; each block is what a run of that length and seed alone would write.
+ * lm-eval: the lengths follow one another in the shared stream. A task that cannot fit does not keep the others from being made (lm-eval:
+ * it ends the call); the error names all of them. A folder that holds data sets made with other parameters is E_USAGE without `force`.
  */
 int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e);
 
 struct ruler_sample {
     const char *task;
-    const char *prompt; /* input + answer_prefix: what the model is given */
+    const char *prompt; /* input + answer_prefix (lm-eval: input, delimiter, gen_prefix): what the model is given */
     /*
      * The answer as the tiny teacher was measured to write it, with a leading space where the prompt does not end in one: needles " V1,
      * V2." (keys in the order asked, the values of one key in the order of the text), vt "NAME NAME ..." along the chain, cwe " 1. word 2.
@@ -101,6 +113,9 @@ struct ruler_scores {
 };
 /* dir: a folder written by ruler_run. Scores are computed again from pred and outputs. Free *out also after an error. */
 int ruler_score(const char *dir, struct ruler_scores *out, struct err *e);
+/* The same with another flavour's metric (NULL = the folder's own): nvidia and compact take any answer for qa, lm-eval the share of
+ * answers. */
+int ruler_score_as(const char *dir, const char *flavour, struct ruler_scores *out, struct err *e);
 void ruler_scores_free(struct ruler_scores *s);
 
 struct ruler_diff {
@@ -116,8 +131,8 @@ int ruler_compare(const char *a, const char *b, struct ruler_diff *per_task, siz
 
 /* The 13 tasks in RULER's order, NULL-terminated; the last two are qa. */
 const char *const *ruler_task_names(void);
-/* Score of one prediction against references in percent: share of references found, ignoring case (part: 100 when any is found, case kept).
- * *null: empty. */
+/* Score of one prediction against references in percent: share of references found, ignoring case (part: 100 when any is found). *null:
+ * empty. */
 double ruler_match(const char *pred, size_t n, const char *const *refs, size_t n_refs, bool part, bool *null);
 
 #endif

@@ -21,6 +21,7 @@ struct run {
     const struct ruler_run_opts *o;
     const struct ruler_task *t;
     char path[1024];
+    char flavour[16];
     char (*have)[65]; /* prompt hashes of the records that are there */
     size_t n_have, cap_have;
     struct item *item;
@@ -82,6 +83,9 @@ static int record(struct run *r, struct item *it, struct str *lines, struct err 
     struct jw w;
     bool null;
     int rc = it->out_len ? r->o->decode(r->o->ctx, it->out, it->out_len, &pred, e) : 0;
+    for (size_t i = 0; i < pred.len; i++)
+        if (!pred.p[i])
+            pred.p[i] = '\n'; /* the scorer would do that; and JSON readers refuse a zero byte */
     if (!rc) {
         jw_init(&w, lines, false);
         w.ascii = true;
@@ -95,7 +99,8 @@ static int record(struct run *r, struct item *it, struct str *lines, struct err 
         for (size_t i = 0; i < it->refs.n; i++)
             jw_str(&w, it->refs.v[i]);
         jw_end_arr(&w);
-        jw_kf64(&w, "score", ruler_match(str_c(&pred), pred.len, (const char *const *)it->refs.v, it->refs.n, r->t->kind == K_QA, &null));
+        jw_kf64(&w, "score",
+                ruler_match(str_c(&pred), pred.len, (const char *const *)it->refs.v, it->refs.n, ruler_part(r->t, r->flavour), &null));
         jw_key(&w, "answer_nll");
         if (r->o->answer_logprob)
             jw_f64(&w, -it->logprob);
@@ -220,7 +225,7 @@ static int take(void *ctx, const struct ruler_sample *s, struct err *e)
 }
 
 /* ruler.json: what was predicted. A folder made from other data is refused. */
-static int mark_folder(const struct ruler_run_opts *o, struct err *e)
+static int mark_folder(const struct ruler_run_opts *o, char out_flavour[16], struct err *e)
 {
     char path[1024], prov[1024], sha[65];
     struct jdoc d = {0}, old = {0};
@@ -228,6 +233,8 @@ static int mark_folder(const struct ruler_run_opts *o, struct err *e)
     TRY(jdoc_load(&d, path_join(prov, o->data_dir, "provenance.json"), 1 << 20, e));
     int rc = jget_str(&d, d.root, "", "flavour", &flavour, e);
     rc = rc ? rc : sha256_file(prov, sha, e);
+    if (!rc)
+        snprintf(out_flavour, 16, "%s", flavour);
     path_join(path, o->out_dir, "ruler.json");
     if (!rc && file_exists(path)) {
         rc = jdoc_load(&old, path, 1 << 20, e);
@@ -275,7 +282,7 @@ int ruler_run(const struct ruler_run_opts *o, struct err *e)
         return ERR(e, E_USAGE, "RULER: batch %d; must be at least 1", (int)o->batch);
     TRY(tasks_present(o->data_dir, "validation.jsonl", o->tasks, t, &n, e));
     TRY(mkdir_p(o->out_dir, e));
-    TRY(mark_folder(o, e));
+    TRY(mark_folder(o, r.flavour, e));
     r.item = calloc((size_t)o->batch, sizeof *r.item);
     int rc = r.item ? 0 : err_nomem(e, (size_t)o->batch * sizeof *r.item, "a batch");
     int32_t *bos = NULL;

@@ -167,7 +167,10 @@ static int one_sample(void *ctx, int64_t line, const struct jdoc *d, struct err 
     const json_t *outputs;
     int64_t length;
     TRY(jget_str(d, d->root, "", "input", &input, e));
-    TRY(jget_str(d, d->root, "", "answer_prefix", &prefix, e));
+    /* lm-evaluation-harness joins its gen_prefix with the task's delimiter: two newlines for cwe, else a space */
+    bool harness = json_object_get(d->root, "gen_prefix") != NULL;
+    const char *delimiter = !harness ? "" : x->t->kind == K_CWE ? "\n\n" : " ";
+    TRY(jget_str(d, d->root, "", harness ? "gen_prefix" : "answer_prefix", &prefix, e));
     TRY(jget_arr(d, d->root, "", "outputs", &outputs, e));
     TRY(jget_i64(d, d->root, "", "length", 0, INT64_MAX, &length, e));
     size_t n = json_array_size(outputs);
@@ -179,7 +182,7 @@ static int one_sample(void *ctx, int64_t line, const struct jdoc *d, struct err 
             return ERR(e, E_INPUT, "%s: line %" PRId64 ": outputs[%zu] is not a string", d->file, line + 1, i);
     }
     struct str prompt = STR_INIT, answer = STR_INIT;
-    str_printf(&prompt, "%s%s", input, prefix);
+    str_printf(&prompt, "%s%s%s", input, delimiter, prefix);
     int rc = str_ok(&prompt, "a prompt", e);
     rc = rc ? rc : ruler_answer(x->t, str_c(&prompt), refs, n, &answer, e);
     if (!rc) {

@@ -14,6 +14,9 @@ int jsonl_each(const char *path, bool allow_torn, size_t *good, line_fn fn, void
 int tasks_present(const char *dir, const char *file, const char *tasks, const struct ruler_task *out[RULER_MAX_TASKS], size_t *n,
                   struct err *e);
 
+/* How predictions of a task count: true = all when any reference is found, false = the share of references found. */
+bool ruler_part(const struct ruler_task *t, const char *flavour);
+
 /* The reference answer as the teacher writes it. */
 int ruler_answer(const struct ruler_task *t, const char *prompt, const char *const *refs, size_t n, struct str *out, struct err *e);
 

@@ -14,7 +14,7 @@ struct reader {
     size_t cap;
     double nll;
     int64_t tokens;
-    bool no_nll;
+    bool no_nll, part;
 };
 
 static int grow(struct reader *r, struct err *e)
@@ -56,7 +56,7 @@ static int one_prediction(void *ctx, int64_t line, const struct jdoc *d, struct 
             return ERR(e, E_INPUT, "%s of '%s': record %" PRId64 ": outputs[%zu] is not a string", d->file, r->t->name, line + 1, i);
     }
     int64_t k = r->s->n++;
-    r->s->score[k] = ruler_match(pred, json_string_length(json_object_get(d->root, "pred")), refs, n, r->t->kind == K_QA, &null);
+    r->s->score[k] = ruler_match(pred, json_string_length(json_object_get(d->root, "pred")), refs, n, r->part, &null);
     r->s->nulls += null;
     memcpy(r->sha[k], sha, 65);
     nll = json_object_get(d->root, "answer_nll");
@@ -72,10 +72,11 @@ static int one_prediction(void *ctx, int64_t line, const struct jdoc *d, struct 
 }
 
 /* *sha: the prompt hashes, malloc'ed. */
-static int read_task(const char *dir, const struct ruler_task *t, struct ruler_task_score *s, char (**sha)[65], struct err *e)
+static int read_task(const char *dir, const struct ruler_task *t, const char *flavour, struct ruler_task_score *s, char (**sha)[65],
+                     struct err *e)
 {
     char path[1024], sub[64];
-    struct reader r = {.t = t, .s = s};
+    struct reader r = {.t = t, .s = s, .part = ruler_part(t, flavour)};
     snprintf(s->name, sizeof s->name, "%s", t->name);
     snprintf(sub, sizeof sub, "%s/predictions.jsonl", t->name);
     int rc = jsonl_each(path_join(path, dir, sub), false, NULL, one_prediction, &r, e);
@@ -95,7 +96,12 @@ static int read_task(const char *dir, const struct ruler_task *t, struct ruler_t
     return 0;
 }
 
-static int read_all(const char *dir, struct ruler_scores *out, char (*sha[RULER_MAX_TASKS])[65], struct err *e)
+bool ruler_part(const struct ruler_task *t, const char *flavour)
+{
+    return t->kind == K_QA && strcmp(flavour, "lm-eval") != 0;
+}
+
+static int read_all(const char *dir, const char *as, struct ruler_scores *out, char (*sha[RULER_MAX_TASKS])[65], struct err *e)
 {
     const struct ruler_task *t[RULER_MAX_TASKS];
     char path[1024];
@@ -106,13 +112,15 @@ static int read_all(const char *dir, struct ruler_scores *out, char (*sha[RULER_
     TRY(jdoc_load(&d, path_join(path, dir, "ruler.json"), 1 << 20, e));
     int rc = jget_str(&d, d.root, "", "flavour", &flavour, e);
     if (!rc)
-        snprintf(out->flavour, sizeof out->flavour, "%s", flavour);
+        snprintf(out->flavour, sizeof out->flavour, "%s", as ? as : flavour);
+    if (!rc && strcmp(out->flavour, "compact") != 0 && strcmp(out->flavour, "nvidia") != 0 && strcmp(out->flavour, "lm-eval") != 0)
+        rc = ERR(e, as ? E_USAGE : E_INPUT, "RULER flavour '%s': there are 'compact', 'nvidia' and 'lm-eval'", out->flavour);
     jdoc_free(&d);
     rc = rc ? rc : tasks_present(dir, "predictions.jsonl", NULL, t, &n, e);
     double var = 0;
     for (size_t i = 0; !rc && i < n; i++) {
         struct ruler_task_score *s = &out->task[out->n++];
-        rc = read_task(dir, t[i], s, &sha[i], e);
+        rc = read_task(dir, t[i], out->flavour, s, &sha[i], e);
         out->mean += s->mean;
         var += s->se * s->se;
         out->nll += s->nll;
@@ -127,8 +135,13 @@ static int read_all(const char *dir, struct ruler_scores *out, char (*sha[RULER_
 
 int ruler_score(const char *dir, struct ruler_scores *out, struct err *e)
 {
+    return ruler_score_as(dir, NULL, out, e);
+}
+
+int ruler_score_as(const char *dir, const char *flavour, struct ruler_scores *out, struct err *e)
+{
     char(*sha[RULER_MAX_TASKS])[65] = {0};
-    int rc = read_all(dir, out, sha, e);
+    int rc = read_all(dir, flavour, out, sha, e);
     for (size_t i = 0; i < RULER_MAX_TASKS; i++)
         free(sha[i]);
     return rc;
@@ -236,8 +249,8 @@ int ruler_compare(const char *a, const char *b, struct ruler_diff *per_task, siz
 {
     struct ruler_scores sa = {0}, sb = {0};
     char(*ha[RULER_MAX_TASKS])[65] = {0}, (*hb[RULER_MAX_TASKS])[65] = {0};
-    int rc = read_all(a, &sa, ha, e);
-    rc = rc ? rc : read_all(b, &sb, hb, e);
+    int rc = read_all(a, NULL, &sa, ha, e);
+    rc = rc ? rc : read_all(b, NULL, &sb, hb, e);
     rc = rc ? rc : match_tasks(&sa, &sb, ha, hb, e);
     rc = rc ? rc : differences(&sa, &sb, per_task, overall, e);
     *n = rc ? 0 : sa.n;

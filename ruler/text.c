@@ -44,6 +44,78 @@ void flatten(struct str *out, const char *p, size_t n)
     str_free(&s);
 }
 
+void py_strip(const char **p, size_t *n)
+{
+    const char *s = *p;
+    size_t a = 0, b = *n;
+    int len;
+    bool bad = false;
+    while (a < b && py_isspace(utf8_next(s + a, b - a, &len, &bad)))
+        a += (size_t)len;
+    while (b > a) {
+        size_t k = b - 1;
+        while (k > a && ((unsigned char)s[k] & 0xc0) == 0x80)
+            k--;
+        if (!py_isspace(utf8_next(s + k, b - k, &len, &bad)))
+            break;
+        b = k;
+    }
+    *p = s + a;
+    *n = b - a;
+}
+
+static bool py_isprintable(uint32_t cp)
+{
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+        return false;
+    case UTF8PROC_CATEGORY_ZS:
+        return cp == ' ';
+    default:
+        return true;
+    }
+}
+
+static void py_repr(struct str *out, const char *p)
+{
+    static const char plain[] = "\\\n\r\t", code[] = "\\nrt";
+    size_t n = strlen(p);
+    char quote = strchr(p, '\'') && !strchr(p, '"') ? '"' : '\'';
+    str_putc(out, quote);
+    for (size_t i = 0; i < n;) {
+        int len;
+        bool bad = false;
+        uint32_t cp = utf8_next(p + i, n - i, &len, &bad);
+        const char *special = cp && cp < 0x80 ? strchr(plain, (int)cp) : NULL;
+        if (special || cp == (uint32_t)quote) {
+            str_putc(out, '\\');
+            str_putc(out, special ? code[special - plain] : quote);
+        } else if (py_isprintable(cp))
+            str_utf8(out, cp);
+        else
+            str_printf(out, cp < 0x100 ? "\\x%02" PRIx32 : cp < 0x10000 ? "\\u%04" PRIx32 : "\\U%08" PRIx32, cp);
+        i += (size_t)len;
+    }
+    str_putc(out, quote);
+}
+
+void py_repr_list(struct str *out, const char *const *v, size_t n)
+{
+    str_putc(out, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            str_puts(out, ", ");
+        py_repr(out, v[i]);
+    }
+    str_putc(out, ']');
+}
+
 int64_t find_bytes(const char *p, size_t n, const char *z, size_t zn)
 {
     if (!zn)

@@ -10,6 +10,10 @@ bool py_isspace(uint32_t cp); /* str.isspace of one character; also what re's \s
 void squeeze(struct str *out, const char *p, size_t n);
 /* " ".join(text.strip().split()) */
 void flatten(struct str *out, const char *p, size_t n);
+/* str.strip(): narrows [*p, *p + *n). */
+void py_strip(const char **p, size_t *n);
+/* repr() of a list of strings. */
+void py_repr_list(struct str *out, const char *const *v, size_t n);
 /* All occurrences of `from` (not empty) in s become `to`. */
 void str_replace(struct str *s, const char *from, const char *to);
 /* Index of z in p[0..n), or -1. */

@@ -12,8 +12,7 @@ static int64_t bytes4(void *ctx, const char *text, size_t n)
     return (int64_t)((n + 3) / 4);
 }
 
-static void one(struct ruler_res *res, const struct jdoc *d, const char *fixtures, const char *run, const char *task, int64_t samples,
-                int64_t seed, bool chat)
+static void one(struct ruler_res *res, const struct jdoc *d, const char *run, const char *task, int64_t samples, int64_t seed, bool chat)
 {
     const json_t *t = json_object_get(json_object_get(json_object_get(json_object_get(d->root, "runs"), run), "tasks"), task);
     const char *want = json_string_value(json_object_get(t, "sha256"));
@@ -25,7 +24,7 @@ static void one(struct ruler_res *res, const struct jdoc *d, const char *fixture
         g.before = "You are a helpful assistant. USER: ";
         g.after = " ASSISTANT: ";
     }
-    CHECK_OK(gen_task(&g, samples, fixtures, &out, e));
+    CHECK_OK(gen_task(&g, samples, &out, e));
     CHECK_OK(sha256_buf(str_c(&out), out.len, hex, e));
     printf("%s %s\n", run, task);
     CHECK_STR(hex, want ? want : "(no such task in the oracle)");
@@ -78,12 +77,12 @@ int main(void)
     if (!oracle || !essay)
         return test_failed ? test_end() : test_skip("the word lists are right; the reference's hashes (ruler/oracle) are not here");
     struct jdoc d = {0};
-    char fixtures[1024];
-    snprintf(fixtures, sizeof fixtures, "%.*s", (int)(strrchr(essay, '/') - essay), essay);
+    CHECK_OK(ruler_qa_load(&res, 0, test_data("ruler/oracle/fixtures/squad.json"), e));
+    CHECK_OK(ruler_qa_load(&res, 1, test_data("ruler/oracle/fixtures/hotpotqa.json"), e));
     CHECK_OK(jdoc_load(&d, oracle, 1 << 20, e));
     for (size_t i = 0; i < ruler_n_tasks; i++) {
-        one(&res, &d, fixtures, "fix_bytes4_4096", ruler_tasks[i].name, 20, 42, false);
-        one(&res, &d, fixtures, "fix_bytes4_4096_seed7_lwm_flat", ruler_tasks[i].name, 10, 7, true);
+        one(&res, &d, "fix_bytes4_4096", ruler_tasks[i].name, 20, 42, false);
+        one(&res, &d, "fix_bytes4_4096_seed7_lwm_flat", ruler_tasks[i].name, 10, 7, true);
     }
     jdoc_free(&d);
     ruler_res_free(&res);

@@ -113,7 +113,8 @@ static void cannot_fit(const char *dir, const char *task, int64_t len, const cha
                                .seed = 1,
                                .flavour = flavour,
                                .data_dir = "ruler/data",
-                               .tasks = task};
+                               .tasks = task,
+                               .force = true};
     CHECK(ruler_gen(&o, dir, &first) == -1);
     CHECK_EQ_I(first.code, E_CHECK);
     CHECK(strstr(first.msg, task) != NULL);
@@ -206,6 +207,8 @@ int main(void)
 
     /* other data: refused, both in running and in comparing */
     o.seed = 4;
+    CHECK_ERR(ruler_gen(&o, data, e), E_USAGE, "other parameters");
+    o.force = true;
     CHECK_OK(ruler_gen(&o, data, e));
     CHECK_ERR(ruler_run(&r, e), E_INPUT, "another prompt");
     path_join(path, root, "c");
@@ -248,7 +251,8 @@ int main(void)
     const char *refs[] = {"Abc", "x\xc3\x89y"};
     CHECK(ruler_match(" \t aBC, X\xc3\xa9Y ", 13, refs, 2, false, &null) == 100 && !null);
     CHECK(ruler_match("abc", 3, refs, 2, false, &null) == 50);
-    CHECK(ruler_match("abc", 3, refs, 2, true, &null) == 0);
+    CHECK(ruler_match("abc", 3, refs, 2, true, &null) == 100);
+    CHECK(ruler_match("ab c", 4, refs, 2, true, &null) == 0);
     CHECK(ruler_match("--Abc", 5, refs, 2, true, &null) == 100);
     CHECK(ruler_match(" \n\x01", 3, refs, 2, false, &null) == 0 && null);
     CHECK_OK(remove_tree(root, e));
