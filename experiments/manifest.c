@@ -277,17 +277,27 @@ static void read_points(struct reader *r, struct stage *s, const struct ynode *v
     }
 }
 
+/* Whether matrix or every row of points gives the parameter. */
 static bool varies(const struct stage *s, const char *name)
 {
     for (size_t i = 0; i < s->n_matrix; i++)
         if (!strcmp(s->matrix[i].name, name))
             return true;
-    size_t n = strlen(name);
-    for (size_t i = 0; i < s->n_points; i++)
+    size_t n = strlen(name), rows = 0;
+    for (size_t i = 0; i < s->n_points; i++) {
+        bool here = false;
         for (const char *p = s->points[i].value; p && *p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
-            if (!strncmp(p, name, n) && p[n] == '=')
-                return true;
-    return false;
+            here = here || (!strncmp(p, name, n) && p[n] == '=');
+        rows += here;
+    }
+    return rows > 0 && rows == s->n_points;
+}
+
+/* Ids stand in lists, in `STAGE.parameter` and on the command line. */
+static void check_id(struct reader *r, const struct ynode *at, const char *id)
+{
+    if (!*id || strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != strlen(id))
+        y_problem(r->pr, at, "stage id '%s': letters, digits, '-' and '_' only", id);
 }
 
 static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
@@ -304,6 +314,7 @@ static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
         s->id = s->id ? s->id : "?";
         return;
     }
+    check_id(r, y_get(n, "id"), s->id);
     s->label = s->id;
     s->kind = registry_find(r->reg, kind);
     if (!s->kind) {
@@ -343,6 +354,26 @@ static struct stage *find_stage(struct manifest *m, const char *id, size_t n)
     return NULL;
 }
 
+/* `inputs.NAME: PATH`, `inputs.NAME.path` and `inputs.NAME.sha256` of a scale */
+static void override_input(struct reader *r, const struct ynode *key, const struct ynode *v)
+{
+    const char *name = key->s + 7, *field = strchr(name, '.');
+    size_t n = field ? (size_t)(field - name) : strlen(name);
+    bool hash = field && !strcmp(field, ".sha256");
+    if (field && !hash && strcmp(field, ".path")) {
+        y_problem(r->pr, key, "'%s': an input has 'path' and 'sha256'", key->s);
+        return;
+    }
+    for (size_t k = 0; k < r->m->n_inputs; k++) {
+        struct input *in = &r->m->inputs[k];
+        if (strlen(in->name) != n || strncmp(in->name, name, n))
+            continue;
+        *(hash ? &in->sha256 : &in->path) = scalar(r, v, "an input");
+        return;
+    }
+    y_problem(r->pr, key, "'%s' names no input of this manifest", key->s);
+}
+
 /* `scales: {ci: {align.tokens: 100k, inputs.teacher: PATH, skip: [a, b]}}` */
 static void apply_scale(struct reader *r)
 {
@@ -350,6 +381,8 @@ static void apply_scale(struct reader *r)
     for (size_t i = 0; sc && sc->kind == Y_MAP && i < sc->n; i++) {
         const struct ynode *key = sc->key[i], *v = sc->item[i];
         if (!strcmp(key->s, "skip")) {
+            if (v->kind != Y_SEQ)
+                y_problem(r->pr, v, "'skip' must be a list of stages");
             for (size_t k = 0; v->kind == Y_SEQ && k < v->n; k++) {
                 struct stage *s = v->item[k]->kind == Y_SCALAR ? find_stage(r->m, v->item[k]->s, strlen(v->item[k]->s)) : NULL;
                 if (s)
@@ -366,24 +399,15 @@ static void apply_scale(struct reader *r)
         const char *dot = strchr(key->s, '.');
         struct stage *s = dot ? find_stage(r->m, key->s, (size_t)(dot - key->s)) : NULL;
         if (dot && !strncmp(key->s, "inputs.", 7)) {
-            bool found = false;
-            const char *field = strchr(dot + 1, '.');
-            size_t n = field ? (size_t)(field - dot - 1) : strlen(dot + 1);
-            for (size_t k = 0; k < r->m->n_inputs; k++) {
-                struct input *in = &r->m->inputs[k];
-                if (strlen(in->name) != n || strncmp(in->name, dot + 1, n))
-                    continue;
-                found = true;
-                *(field && !strcmp(field, ".sha256") ? &in->sha256 : &in->path) = scalar(r, v, "an input");
-            }
-            if (!found)
-                y_problem(r->pr, key, "'%s' names no input of this manifest", key->s);
+            override_input(r, key, v);
         } else if (!s) {
             y_problem(r->pr, key, "'%s' names no stage; a scale holds 'STAGE.parameter', 'inputs.NAME', 'caption' or 'skip'", key->s);
         } else if (s->kind && !strcmp(dot + 1, "matrix")) {
             read_matrix(r, s, v);
         } else if (s->kind && !strcmp(dot + 1, "points")) {
             read_points(r, s, v);
+        } else if (s->kind && !strcmp(dot + 1, "label")) {
+            s->label = scalar(r, v, "'label'");
         } else if (s->kind) {
             set_param(r, s, key, dot + 1, v);
         }
@@ -408,6 +432,8 @@ static void check_stage(struct reader *r, size_t at)
             bool is_input = false;
             for (size_t k = 0; k < r->m->n_inputs; k++)
                 is_input = is_input || (strlen(r->m->inputs[k].name) == n && !strncmp(r->m->inputs[k].name, id, n));
+            if (is_input && !dep && strchr(s->set[i].value, ','))
+                y_problem(r->pr, s->set[i].at ? s->set[i].at : s->at, "'%s' of stage '%s': input '%.*s' cannot stand in a list; give it a stage of its own", p->name, s->id, (int)n, id);
             if (!dep && !is_input)
                 y_problem(r->pr, s->set[i].at ? s->set[i].at : s->at, "'%s' of stage '%s' refers to '%.*s', which is no stage or input", p->name, s->id, (int)n, id);
             else if (dep && dep >= s)

@@ -67,7 +67,7 @@ struct run_options {
 struct plan_summary {
     int total, up_to_date, resumed, ran, failed, unknown;
 };
-/* Runs what is missing. A failed node fails its dependants only; the rest is made. Interrupted: E_INTERRUPTED at once. Failures: 0 is returned and summary.failed says how many. */
+/* Runs what is missing. A failed node fails its dependants only; the rest is made. Interrupted: E_INTERRUPTED at once. Failures: 0 is returned, summary.failed says how many, and e holds the first one. */
 int plan_run(struct plan *p, const struct run_options *o, struct plan_summary *s, struct err *e);
 /* One line a node: state, key, tokens, FLOPs, memory, time, and why it must run. */
 void plan_print(const struct plan *p, bool dot, struct str *out);

@@ -199,6 +199,8 @@ int run_verify(const char *dir, int64_t *n_files, struct err *e)
         ++*n_files;
         p += n + (p[n] == '\n');
     }
+    if (rc == 0 && line == 0)
+        rc = ERR(e, E_INPUT, "'%s/OUTPUTS' is empty: it lists no file", dir);
     str_free(&s);
     return rc;
 }

@@ -82,7 +82,7 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
         s->failed++;
         log_msg(LOG_ERROR, "stage '%s' %s failed (exit code %d): %s", n->stage->id, n->point, ne.code, ne.msg);
         if (!e->code)
-            e->code = ne.code;
+            *e = ne;
         return 0;
     }
     s->ran++;
@@ -107,11 +107,11 @@ int plan_run(struct plan *p, const struct run_options *o, struct plan_summary *s
             rc = ERR(e, E_INTERRUPTED, "interrupted; run the same command again to go on");
         else
             rc = visit(p, p->nodes[i], o, s, ++at, &first);
-        if (rc != 0 && first.code == E_INTERRUPTED)
-            *e = first;
         if (rc == 0 && o->on_done)
             o->on_done(o->ctx, p, p->nodes[i]);
     }
+    if (first.code && (rc == 0 || first.code == E_INTERRUPTED)) /* the first failure: a single stage exits with its code */
+        *e = first;
     free(want);
     return rc;
 }
