@@ -89,7 +89,7 @@ static struct entry *entry_for(struct data *d, const struct node *n)
     if (d->n == MAX_CELLS)
         return NULL;
     struct entry *x = &d->e[d->n++];
-    *x = (struct entry){.label = n->label, .id = sel ? sel->stage->id : n->stage->id, .asked = asked_of(sel)};
+    *x = (struct entry){.label = n->label, .variant = "", .id = sel ? sel->stage->id : n->stage->id, .asked = asked_of(sel)};
     return x;
 }
 
