@@ -23,6 +23,11 @@ static int check_data(const struct figure *f, struct err *e)
             if (!finite_f64(f->s[i].x[k]) || !finite_f64(f->s[i].y[k]) || (f->s[i].se && !finite_f64(f->s[i].se[k])))
                 return ERR(e, E_INPUT, "figure '%s': series '%s', point %zu is not finite", f->name, f->s[i].label, k);
     }
+    for (size_t i = 0; i < f->n_hlines; i++)
+        if (!finite_f64(f->hlines[i].y))
+            return ERR(e, E_INPUT, "figure '%s': line '%s' is not finite", f->name, f->hlines[i].label);
+    if (!finite_f64(f->xlo) || !finite_f64(f->xhi) || !finite_f64(f->ylo) || !finite_f64(f->yhi))
+        return ERR(e, E_INPUT, "figure '%s': a range is not finite", f->name);
     return 0;
 }
 

@@ -28,7 +28,7 @@ struct figure {
     } *hlines;
     size_t n_hlines;
 };
-/* style_path: reports/style.gp. E_INPUT when a series is empty or not finite. */
+/* style_path: reports/style.gp. E_INPUT when a series is empty, or a value, line or range is not finite. */
 int figure_save(const struct figure *f, const char *dir, const char *style_path, bool *drawn, struct err *e);
 
 #endif
