@@ -1,0 +1,165 @@
+/* Tables in their four forms, and the checks of figure data. */
+#include <math.h>
+#include <unistd.h>
+
+#include "core/fs.h"
+#include "reports/plot.h"
+#include "reports/table.h"
+#include "tests/test.h"
+
+static void fill(struct table *t, struct arena *a)
+{
+    table_init(t, a, "demo", "50% of_it");
+    t->caption = "a & b";
+    table_col(t, "method", NULL, true, false);
+    table_col(t, "all", "KL", false, false);
+    table_col(t, "answers", "KL", false, false);
+    table_col(t, "s", NULL, false, true);
+    size_t r = table_row(t, "references");
+    cell_text(table_cell(t, r, 0), "A|B");
+    cell_num(table_cell(t, r, 1), 1.26, 0.5, 1);
+    cell_int(table_cell(t, r, 2), 12);
+    cell_num(table_cell(t, r, 3), 7.25, -1, 0);
+    r = table_row(t, "K = 3");
+    cell_text(table_cell(t, r, 0), "x_1 {λ<2} ~\\^$#");
+    cell_num(table_cell(t, r, 1), NAN, 0.5, 1); /* not a number: no cell */
+    table_cell(t, r, 1)->note = table_note(t, "failed: %d %%", 5);
+    cell_num(table_cell(t, r, 2), -2, -1, 2);
+    r = table_row(t, NULL);
+    cell_text(table_cell(t, r, 0), "tab\there");
+    CHECK_EQ_I(table_note(t, "failed: 5 %%"), 1); /* equal texts share a number */
+    table_cell(t, r, 2)->note = 1;
+}
+
+static void test_writers(void)
+{
+    struct arena a;
+    struct table t;
+    struct str s = STR_INIT;
+    arena_init(&a, 0);
+    fill(&t, &a);
+    table_text(&t, &s);
+    CHECK_STR(str_c(&s), "50% of_it\n"
+                         "                 KL                  \n"
+                         "method                all  answers  s\n"
+                         "-- references\n"
+                         "A|B              1.3 ±0.5       12  7\n"
+                         "-- K = 3\n"
+                         "x_1 {λ<2} ~\\^$#     - [1]    -2.00  -\n"
+                         "tab\there                -    - [1]  -\n"
+                         "[1] failed: 5 %\n"
+                         "a & b\n");
+    str_clear(&s);
+    table_md(&t, &s);
+    CHECK(strstr(str_c(&s), "| method | KL: all | KL: answers | s |\n| --- | ---: | ---: | ---: |\n| *references* | | | |\n| A\\|B | 1.3 ±0.5 | 12 | 7 |\n"));
+    str_clear(&s);
+    table_tex(&t, &s);
+    CHECK(strstr(str_c(&s), "\\caption{50\\% of\\_it. a \\& b}"));
+    CHECK(strstr(str_c(&s), "\\begin{tabular}{lrrr}"));
+    CHECK(strstr(str_c(&s), " & \\multicolumn{2}{c}{KL} &  \\\\\n"));
+    CHECK(strstr(str_c(&s), "A$|$B & 1.3 $\\pm$0.5 & 12 & 7 \\\\\n"));
+    CHECK(strstr(str_c(&s), "x\\_1 \\{$\\lambda$$<$2\\} \\textasciitilde{}\\textbackslash{}\\textasciicircum{}\\$\\# & -$^{1}$ & -2.00 & - \\\\\n"));
+    CHECK(strstr(str_c(&s), "\\multicolumn{4}{l}{\\emph{K = 3}} \\\\\n"));
+    CHECK(strstr(str_c(&s), "$^{1}$ failed: 5 \\%\n"));
+    str_clear(&s);
+    table_tsv(&t, false, &s);
+    CHECK_STR(str_c(&s), "block\tmethod\tKL: all\tKL: all se\tKL: answers\ts\n"
+                         "references\tA|B\t1.26\t0.5\t12\t7.25\n"
+                         "K = 3\tx_1 {λ<2} ~\\^$#\t-\t-\t-2.0\t-\n"
+                         "K = 3\ttab here\t-\t-\t-\t-\n");
+    str_clear(&s);
+    table_tsv(&t, true, &s); /* without the timing column */
+    CHECK(strstr(str_c(&s), "block\tmethod\tKL: all\tKL: all se\tKL: answers\n") == str_c(&s));
+    CHECK(strstr(str_c(&s), "references\tA|B\t1.26\t0.5\t12\n") && !strstr(str_c(&s), "7.25"));
+    str_free(&s);
+    arena_free(&a);
+}
+
+static void test_save(const char *dir)
+{
+    struct arena a;
+    struct table t;
+    char path[1024];
+    arena_init(&a, 0);
+    fill(&t, &a);
+    CHECK_OK(table_save(&t, dir, e));
+    CHECK(file_size(path_join(path, dir, "demo.txt")) > 0 && file_size(path_join(path, dir, "demo.md")) > 0 && file_size(path_join(path, dir, "demo.tex")) > 0);
+    int64_t det = file_size(path_join(path, dir, "demo.det.tsv")), full = file_size(path_join(path, dir, "demo.tsv"));
+    CHECK(det > 0 && det < full);
+    struct table many;
+    table_init(&many, &a, "many", "many rows"); /* rows grow, contents stay */
+    table_col(&many, "i", NULL, false, false);
+    for (int64_t i = 0; i < 100; i++)
+        cell_int(table_cell(&many, table_row(&many, NULL), 0), i);
+    bool same = true;
+    for (size_t i = 0; i < 100; i++)
+        same = same && table_cell(&many, i, 0)->v == (double)i;
+    CHECK(same);
+    CHECK_OK(table_save(&many, dir, e));
+    CHECK(!file_exists(path_join(path, dir, "many.det.tsv"))); /* no timing column: one TSV */
+    arena_free(&a);
+}
+
+static void figure_refused(struct figure f, const char *dir, const char *text)
+{
+    bool drawn = true;
+    char path[1024];
+    CHECK_ERR(figure_save(&f, dir, "reports/style.gp", &drawn, e), E_INPUT, text);
+    CHECK(!drawn && !file_exists(path_join(path, dir, "fig.tsv"))); /* nothing is written */
+}
+
+static void test_figure(const char *dir)
+{
+    double x[] = {1, 2, 3}, y[] = {10, 20, 15}, se[] = {1, 1, 1};
+    struct series s = {.label = "demo \"q\"", .x = x, .y = y, .se = se, .n = 3, .style = 1, .line = true};
+    struct hline h = {12, "floor"};
+    struct figure f = {.name = "fig", .xlabel = "x", .ylabel = "y_1", .note = "tiny scale", .xlo = 0, .xhi = 4, .s = &s, .n = 1, .hlines = &h, .n_hlines = 1};
+    struct figure none = f;
+    none.n = 0;
+    figure_refused(none, dir, "has no series");
+    s.n = 0;
+    figure_refused(f, dir, "has no points");
+    s.n = 3;
+    y[1] = NAN;
+    figure_refused(f, dir, "point 1 is not finite");
+    y[1] = 20;
+    x[2] = INFINITY;
+    figure_refused(f, dir, "point 2 is not finite");
+    x[2] = 3;
+    se[0] = NAN;
+    figure_refused(f, dir, "point 0 is not finite");
+    se[0] = 1;
+    h.y = NAN;
+    figure_refused(f, dir, "line 'floor' is not finite");
+    h.y = 12;
+    f.xhi = NAN;
+    figure_refused(f, dir, "range");
+    f.xhi = 4;
+    bool drawn;
+    char path[1024];
+    struct str tsv = STR_INIT, svg = STR_INIT;
+    CHECK_OK(figure_save(&f, dir, "reports/style.gp", &drawn, e));
+    CHECK_OK(file_read(path_join(path, dir, "fig.tsv"), 0, &tsv, e));
+    CHECK(strstr(str_c(&tsv), "1.0\t10.0\t1.0\n2.0\t20.0\t1.0\n3.0\t15.0\t1.0\n"));
+    CHECK(file_size(path_join(path, dir, "fig.gp")) > 0);
+    if (drawn) {
+        CHECK(file_size(path_join(path, dir, "fig.pdf")) > 500 && file_size(path_join(path, dir, "fig.png")) > 500);
+        CHECK_OK(file_read(path_join(path, dir, "fig.svg"), 0, &svg, e));
+        CHECK(strstr(str_c(&svg), "<svg") && strstr(str_c(&svg), "tiny scale"));
+    } else {
+        printf("gnuplot is not installed: the picture itself is not checked\n");
+    }
+    str_free(&tsv);
+    str_free(&svg);
+}
+
+int main(void)
+{
+    char dir[] = "/tmp/dashlab-reports-XXXXXX";
+    CHECK(mkdtemp(dir) != NULL);
+    test_writers();
+    test_save(dir);
+    test_figure(dir);
+    CHECK_OK(remove_tree(dir, e));
+    return test_end();
+}
