@@ -40,7 +40,7 @@ struct bench_row {
     double share;  /* roofline time / median: max(flops / peak, bytes / bandwidth) / time; above 1 when the data stay in a cache; NAN = peak
                       not known */
     double err;    /* worst ||got - ref|| / ||ref|| over the outputs; NAN = not asked for or too large for the reference */
-    double blas_s; /* OpenBLAS' median; NAN = not compared */
+    double blas_s, blas_best_s; /* OpenBLAS' median, minimum; NAN = not compared */
 };
 
 int bench_peak_measure(struct backend *be, struct bench_peak *out, struct err *e);
