@@ -356,7 +356,7 @@ static int figure(struct data *d, const struct report *rep, const char *out_dir,
     char name[128];
     snprintf(name, sizeof name, "%.100s-budget-ruler", rep->name);
     struct figure f = {.name = name, .xlabel = "realised budget (full-attention layers)", .ylabel = "RULER (%)", .note = note, .xlo = 0, .xhi = top + 1, .ylo = 0, .yhi = 105, .xtics = tics, .n_xtics = nt,
-                       .s = s, .n = n, .wide = true, .hlines = lines, .n_hlines = d->floor && d->teacher ? 2 : 0};
+                       .s = s, .n = n, .wide = true, .hlines = lines, .n_hlines = finite_f64(d->floor_mean) && finite_f64(d->ceiling_mean) ? 2 : 0};
     char style[1024];
     TRY(cli_bundled(style, "reports/style.gp", e));
     return figure_save(&f, out_dir, style, drawn, e);
