@@ -414,6 +414,43 @@ static void apply_scale(struct reader *r)
     }
 }
 
+/* Every stage or input that one value of a reference names. */
+static void check_refs(struct reader *r, const struct stage *s, const struct param_spec *p, const char *ids, size_t len, const struct ynode *at)
+{
+    bool list = memchr(ids, ',', len) != NULL;
+    for (const char *id = ids; id < ids + len;) {
+        size_t n = strcspn(id, ",|");
+        const struct stage *dep = find_stage(r->m, id, n);
+        bool is_input = false;
+        for (size_t k = 0; k < r->m->n_inputs; k++)
+            is_input = is_input || (strlen(r->m->inputs[k].name) == n && !strncmp(r->m->inputs[k].name, id, n));
+        if (!dep && !is_input)
+            y_problem(r->pr, at, "'%s' of stage '%s' refers to '%.*s', which is no stage or input", p->name, s->id, (int)n, id);
+        else if (!dep && list)
+            y_problem(r->pr, at, "'%s' of stage '%s': input '%.*s' cannot stand in a list; give it a stage of its own", p->name, s->id, (int)n, id);
+        else if (dep && dep >= s)
+            y_problem(r->pr, at, "stage '%s' refers to '%.*s', which does not stand before it (so there can be no cycle)", s->id, (int)n, id);
+        else if (dep && dep->skipped && p->type == PT_REF && !p->fan && !s->skipped)
+            y_problem(r->pr, at, "stage '%s' needs '%.*s', which scale '%s' skips", s->id, (int)n, id, r->m->scale);
+        id += n + (id[n] == ',');
+    }
+}
+
+/* The same for what matrix and points say about a reference. */
+static void check_varying_refs(struct reader *r, const struct stage *s, const struct param_spec *p)
+{
+    for (size_t i = 0; i < s->n_matrix; i++) {
+        const char *v = s->matrix[i].value;
+        for (bool mine = !strcmp(s->matrix[i].name, p->name); mine && *v; v += strcspn(v, "|"), v += *v == '|')
+            check_refs(r, s, p, v, strcspn(v, "|"), s->matrix[i].at);
+    }
+    size_t n = strlen(p->name);
+    for (size_t i = 0; i < s->n_points; i++)
+        for (const char *v = s->points[i].value; v && *v; v += strcspn(v, "|"), v += *v == '|')
+            if (!strncmp(v, p->name, n) && v[n] == '=')
+                check_refs(r, s, p, v + n + 1, strcspn(v + n + 1, "|"), s->points[i].at);
+}
+
 static void check_stage(struct reader *r, size_t at)
 {
     struct stage *s = &r->m->stages[at];
@@ -424,25 +461,11 @@ static void check_stage(struct reader *r, size_t at)
         const struct param_spec *p = &s->kind->params[i];
         if (!s->set[i].value && !p->def && !varies(s, p->name) && !s->skipped)
             y_problem(r->pr, s->at, "stage '%s' of kind '%s' needs '%s' (%s)", s->id, s->kind->name, p->name, p->help);
-        if ((p->type != PT_REF && p->type != PT_REFS) || !s->set[i].value)
+        if (p->type != PT_REF && p->type != PT_REFS)
             continue;
-        for (const char *id = s->set[i].value; *id;) {
-            size_t n = strcspn(id, ",");
-            struct stage *dep = find_stage(r->m, id, n);
-            bool is_input = false;
-            for (size_t k = 0; k < r->m->n_inputs; k++)
-                is_input = is_input || (strlen(r->m->inputs[k].name) == n && !strncmp(r->m->inputs[k].name, id, n));
-            if (is_input && !dep && strchr(s->set[i].value, ','))
-                y_problem(r->pr, s->set[i].at ? s->set[i].at : s->at, "'%s' of stage '%s': input '%.*s' cannot stand in a list; give it a stage of its own", p->name, s->id, (int)n, id);
-            if (!dep && !is_input)
-                y_problem(r->pr, s->set[i].at ? s->set[i].at : s->at, "'%s' of stage '%s' refers to '%.*s', which is no stage or input", p->name, s->id, (int)n, id);
-            else if (dep && dep >= s)
-                y_problem(r->pr, s->set[i].at ? s->set[i].at : s->at, "stage '%s' refers to '%.*s', which does not stand before it (so there can be no cycle)", s->id, (int)n, id);
-            else if (dep && dep->skipped && p->type == PT_REF && !p->fan && !s->skipped)
-                y_problem(r->pr, s->at, "stage '%s' needs '%.*s', which scale '%s' skips", s->id, (int)n, id, r->m->scale);
-            id += n;
-            id += *id == ',';
-        }
+        if (s->set[i].value)
+            check_refs(r, s, p, s->set[i].value, strlen(s->set[i].value), s->set[i].at ? s->set[i].at : s->at);
+        check_varying_refs(r, s, p);
     }
 }
 

@@ -119,6 +119,8 @@ static void test_manifest_errors(void)
     REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src, points: [{n: 1}, {m: 2}]}\n", "unknown key 'm'");
     REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: pick, from: a, points: [{k: 1}, {rate: 2}]}\n", "needs 'k'"); /* given at one point only */
     REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: pick, from: a, k: 1}\n  - {id: c, kind: use, what: [src, b]}\n", "input 'src' cannot stand in a list");
+    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: pick, k: 1, matrix: {from: [a, q]}}\n  - {id: c, kind: pick, k: 1, points: [{from: b}, {k: 2, from: z}]}\n",
+            "'from' of stage 'b' refers to 'q'", "'from' of stage 'c' refers to 'z'");
     REFUSED(HEAD "stages: [{id: a, kind: make, source: src}]\nreports: [{kind: tabel, name: t}, {kind: table, name: t}, {name: q}]\n", "unknown report kind 'tabel'; did you mean 'table'?",
             "two reports are called 't'", "a report needs 'kind' and 'name'");
     REFUSED(HEAD "scales:\n  tiny: {b.n: 3, a.m: 3, skip: [x], inputs.q: z, inputs.src.sha: 0}\nstages: [{id: a, kind: make, source: src}]\n", "'b.n' names no stage", "unknown key 'm'", "'skip' names no stage",
