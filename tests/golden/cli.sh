@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# The command line as scripts see it: usage, unknown commands and options, manifest errors, lists, exit codes. Needs no model computation.
+set -u
+bin=${DASHLAB_BIN:-}
+[ -n "$bin" ] && [ -x "$bin" ] || { echo "SKIPPED: no dashlab executable (DASHLAB_BIN)"; exit 77; }
+cd "${DASHLAB_SRC:-.}" || exit 1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+checks=0 failed=0
+
+# run CODE ARGS...: runs, keeps $out and $err, checks the exit code
+run() {
+    local want=$1 got
+    shift
+    args=$*
+    "$bin" "$@" >"$work/out" 2>"$work/err" </dev/null
+    got=$?
+    out=$(cat "$work/out") err=$(cat "$work/err")
+    checks=$((checks + 1))
+    [ "$got" = "$want" ] && return
+    failed=$((failed + 1))
+    printf 'dashlab %s: exit %s, expected %s\n%s\n' "$args" "$got" "$want" "$err"
+}
+# says TEXT / prints TEXT: standard error or output contains it
+says() {
+    checks=$((checks + 1))
+    case $err in *"$1"*) return ;; esac
+    failed=$((failed + 1))
+    printf 'dashlab %s: stderr lacks: %s\n%s\n' "$args" "$1" "$err"
+}
+prints() {
+    checks=$((checks + 1))
+    case $out in *"$1"*) return ;; esac
+    failed=$((failed + 1))
+    printf 'dashlab %s: stdout lacks: %s\n%s\n' "$args" "$1" "$out"
+}
+# quiet out|err: nothing there
+quiet() {
+    checks=$((checks + 1))
+    [ -s "$work/$1" ] || return
+    failed=$((failed + 1))
+    printf 'dashlab %s: %s is not empty:\n%s\n' "$args" "$1" "$(head -c 500 "$work/$1")"
+}
+
+# --- usage ---
+run 2
+says "usage: dashlab COMMAND"; quiet out
+run 0 help
+prints "usage: dashlab COMMAND"; prints "reproduce"; prints "doctor"; quiet err
+run 0 --help; quiet err
+run 0 help reproduce
+prints "usage: dashlab reproduce MANIFEST"; prints "--scale"; prints "--dry-run"
+help=$out
+run 0 reproduce --help
+[ "$out" = "$help" ] || { failed=$((failed + 1)); echo "help reproduce and reproduce --help differ"; }
+for c in reproduce model ppl data align search select distill ruler bench report regress check status verify doctor; do
+    run 0 help "$c"
+    prints "usage: dashlab $c"; quiet err
+done
+run 0 --version; quiet err
+checks=$((checks + 1))
+[[ $out =~ ^dashlab\ [0-9]+\.[0-9]+\.[0-9]+\ \([0-9a-z]+(,\ modified)?,\ .+\)$ ]] || { failed=$((failed + 1)); echo "--version: '$out'"; }
+
+# --- unknown words: exit 2, the nearest known one ---
+run 2 reprduce
+says "unknown command 'reprduce', did you mean 'reproduce'?"; quiet out
+run 2 qqqqqqqqqq
+says "unknown command 'qqqqqqqqqq'; 'dashlab help' lists them"
+run 2 help reprduce; says "did you mean 'reproduce'?"
+run 2 model infoo; says "unknown command 'model infoo', did you mean 'info'?"
+run 2 model; says "usage: dashlab model COMMAND"
+run 2 ppl --modle x; says "unknown option '--modle'; did you mean '--model'?"
+run 2 align --lossy mse; says "did you mean '--loss'?"
+run 2 align --loss mes --out "$work/x"; says "expected one of l2norm, mse; did you mean 'mse'?"
+run 2 reproduce; says "1 more argument needed"
+run 2 reproduce experiments/table1.yaml --scale huge; says "ci, tiny, small, paper"
+run 2 check experiments/table1.yaml --threads many; says "--threads"
+run 2 regress experiments/table1.yaml; says "--against FILE is needed"
+run 2 select --method uniform --model experiments/tiny/teacher --budget 3; says "--out RUN is needed"
+run 2 select --method uniform --model experiments/tiny/teacher --budget three --out "$work/x"; says "'three' is not an integer"
+run 2 distill --model experiments/tiny/teacher --out "$work/x"; says "is needed"
+
+# --- manifests ---
+for scale in ci tiny; do
+    run 0 check experiments/table1.yaml --scale $scale
+    prints "scale $scale:"; prints "valid"; prints "input teacher"; quiet err
+done
+run 0 check --schema
+prints "dash: 1"; prints "kind: distill (version"; prints "kind: search (version"; prints "report kinds: selectors"
+cat >"$work/bad.yaml" <<'END'
+dash: 1
+name: bad
+inputs:
+  teacher: {path: experiments/tiny/teacher}
+stages:
+  - {id: a, kind: selekt, method: uniform, model: teacher}
+  - {id: b, kind: select, method: unifrom, model: teacher, bugdet: 3}
+  - {id: c, kind: align, model: teacher, data: nowhere, tokens: lots}
+reports:
+  - {kind: selector, name: t}
+extra: 1
+END
+run 2 check "$work/bad.yaml"; quiet out
+says "$work/bad.yaml:6:19: error: unknown stage kind 'selekt'; did you mean 'select'?"
+says "$work/bad.yaml:7:35: error: 'method': 'unifrom' is not one of"
+says "did you mean 'uniform'?"
+says "$work/bad.yaml:7:60: error: unknown key 'bugdet'"
+says "did you mean 'budget'?"
+says "refers to 'nowhere', which is no stage or input"
+says "'tokens': 'lots' is not an integer"
+says "unknown report kind 'selector'; did you mean 'selectors'?"
+says "unknown key 'extra' in the manifest"
+says "  - {id: a, kind: selekt, method: uniform, model: teacher}"
+says "^~~~~~"
+run 2 reproduce "$work/bad.yaml" --runs "$work/runs" --out "$work/results"
+[ ! -e "$work/runs" ] && [ ! -e "$work/results" ] || { failed=$((failed + 1)); echo "a refused manifest left folders"; }
+printf 'dash: 1\nname: [\n' >"$work/broken.yaml"
+run 2 check "$work/broken.yaml"; says "broken.yaml:"
+
+# --- --dry-run writes nothing ---
+run 0 reproduce experiments/table1.yaml --scale ci --dry-run --runs "$work/runs" --out "$work/results"
+prints "to run"; prints "waits"
+run 0 reproduce experiments/table1.yaml --scale ci --dry-run --format dot --runs "$work/runs"
+prints 'digraph "table1"'
+[ ! -e "$work/runs" ] && [ ! -e "$work/results" ] || { failed=$((failed + 1)); echo "--dry-run wrote something"; }
+
+# --- lists ---
+run 0 select --list; quiet err
+for m in uniform random lm-ppl act-mse published custom dash-2; do prints "$m"; done
+run 0 select --list --json; prints '"name": "uniform"'
+run 0 data list; prints "tiny teacher"
+run 0 select --method uniform --budget 3 --model experiments/tiny/teacher --print-manifest
+prints "kind: select"; prints "budget: 3"
+
+# --- missing and damaged files: exit 3 ---
+run 3 model info "$work/none"; says "$work/none"
+run 3 check "$work/none.yaml"; says "does not exist"
+run 3 verify "$work"; says "is not a complete run"
+run 3 data verify "$work"; says "shard.json"
+run 3 ppl --model "$work/none" --file README.md; says "$work/none"
+run 3 ruler score "$work/none"
+run 3 select --method uniform --budget 3 --model "$work/none" --out "$work/run"; says "none"
+echo "{" >"$work/config.json"
+run 3 model info "$work/config.json"; says "config.json"
+
+# --- one selection, made, repeated, refused with other parameters, replaced, verified ---
+sel() { run "$1" select --method uniform --budget "$2" --model experiments/tiny/teacher --out "$work/sel" --quiet "${@:3}"; }
+sel 0 3
+prints "done"; prints '"spec": "full:'
+sel 0 3; prints "up to date"
+sel 2 4; says "holds a run made with other parameters"
+run 0 verify "$work/sel"; prints "files as recorded"
+echo tampered >>"$work/sel/out/selection.json"
+run 1 verify "$work/sel"; says "selection.json' differs"
+sel 0 4 --force; prints '"asked": 4'
+run 0 verify "$work/sel"
+run 2 select --method uniform --budget 99 --model experiments/tiny/teacher --out "$work/sel99" --quiet; says "budget 99 is outside 0..12" # a failed stage keeps its exit code
+
+echo "$checks checks, $failed failed"
+[ "$failed" = 0 ]
