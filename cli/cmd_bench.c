@@ -10,6 +10,7 @@
 #include "cli/ids.h"
 #include "core/fs.h"
 #include "core/jwrite.h"
+#include "core/log.h"
 #include "kernels/bench.h"
 
 #define GEMM_SHAPE "m=512,n=1536,k=576" /* the product whose rate steps and prefill are measured against */
@@ -34,6 +35,21 @@ static void kopt(struct jw *w, const char *key, double v)
         jw_kf64(w, key, v);
 }
 
+/* Times taken beside other work say little; the reader should know. */
+static void warn_if_busy(struct bench *b)
+{
+    struct str text = STR_INIT;
+    struct err ignored = ERR_INIT;
+    double load;
+    int threads = b->rt.pool ? pool_threads(b->rt.pool) : 1;
+    if (file_exists("/proc/loadavg") && file_read("/proc/loadavg", 256, &text, &ignored) == 0 && (load = strtod(str_c(&text), NULL)) > 0) {
+        jw_kf64(&b->w, "load_before", load);
+        if (load > 0.5)
+            log_warn("the load of this machine is %.1f before the measurement of %d thread%s: times and ratios are noisy", load, threads, threads == 1 ? "" : "s");
+    }
+    str_free(&text);
+}
+
 static int bench_start(struct bench *b, const char *what, struct err *e)
 {
     TRY(cli_open(&b->rt, &b->c, NULL, e));
@@ -43,6 +59,7 @@ static int bench_start(struct bench *b, const char *what, struct err *e)
     jw_kstr(&b->w, "device", b->rt.be->desc);
     if (!b->c.json)
         printf("%s\n", b->rt.be->desc);
+    warn_if_busy(b);
     return 0;
 }
 
