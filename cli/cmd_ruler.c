@@ -7,7 +7,8 @@
 #include "cli/ruler_glue.h"
 #include "cli/stages.h"
 
-static const char *const flavours[] = {"compact", "nvidia", NULL};
+static const char *const flavours[] = {"compact", "nvidia", "lm-eval", NULL};
+static const char *const orders[] = {"forward", "reversed", NULL};
 
 static int lengths_of(const char *text, int64_t *out, size_t cap, size_t *n, struct err *e)
 {
@@ -22,20 +23,42 @@ static int lengths_of(const char *text, int64_t *out, size_t cap, size_t *n, str
     return *n ? 0 : ERR(e, E_USAGE, "--length N is needed");
 }
 
+/* "I/N", I from 0. */
+static int chunks_of(const char *text, int64_t *i, int64_t *n, struct err *e)
+{
+    char first[24];
+    const char *slash = strchr(text, '/');
+    snprintf(first, sizeof first, "%.*s", slash ? (int)MIN((size_t)(slash - text), sizeof first - 1) : 0, text);
+    if (!slash || !parse_i64(first, i) || !parse_i64(slash + 1, n) || *i < 0 || *n < 1 || *i >= *n)
+        return ERR(e, E_USAGE, "--chunks: '%s' is not I/N with I from 0 to N - 1", text);
+    return 0;
+}
+
 static int ruler_gen_cmd(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
-    const char *tokenizer = NULL, *length = "", *tasks = NULL, *flavour = "compact", *data = NULL, *out = NULL, *essays = NULL, *words = "2.2.0", *pretok = NULL;
-    int64_t samples = 500;
+    const char *tokenizer = NULL, *length = "", *tasks = NULL, *flavour = "compact", *data = NULL, *out = NULL, *essays = NULL, *pretok = NULL;
+    const char *wonderwords = "2.2.0", *squad = NULL, *hotpotqa = NULL, *words = NULL, *chat = NULL, *chunks = NULL, *order = "forward";
+    int64_t samples = 500, numpy_seed = 0;
+    bool flat = false, force = false;
     const struct opt opts[] = {{.name = "tokenizer", .type = OPT_STR, .dst = &tokenizer, .arg = "PATH", .help = "model folder, tokenizer.json, or bytes4 (ceil(bytes / 4), for tests)", .group = "Data"},
                                {.name = "pretok", .type = OPT_STR, .dst = &pretok, .arg = "NAME", .help = "split rule of an unknown vocab.json", .group = "Data"},
                                {.name = "length", .type = OPT_STR, .dst = &length, .arg = "N,..", .help = "tokens, with the generation budget; a list makes a block for each, seed, seed+1, ...", .group = "Data"},
                                {.name = "tasks", .type = OPT_STR, .dst = &tasks, .arg = "T,..", .help = "default: all of the flavour", .group = "Data"},
                                {.name = "samples", .type = OPT_I64, .dst = &samples, .arg = "N", .lo = 1, .hi = 1e7, .help = "of each task and length", .group = "Data"},
-                               {.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours, .help = "compact (small windows; not reference RULER) or nvidia", .group = "Data"},
+                               {.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours, .help = "compact (small windows; not reference RULER), nvidia or lm-eval", .group = "Data"},
                                {.name = "data", .type = OPT_STR, .dst = &data, .arg = "DIR", .help = "word lists, sentence data, questions; default: bundled", .group = "Data"},
                                {.name = "essays", .type = OPT_STR, .dst = &essays, .arg = "FILE", .help = "haystack text; default: bundled public-domain novels", .group = "Data"},
-                               {.name = "wonderwords", .type = OPT_STR, .dst = &words, .arg = "VERSION", .help = "2.2.0 or 3.0.0", .group = "Data"},
+                               {.name = "wonderwords", .type = OPT_STR, .dst = &wonderwords, .arg = "VERSION", .help = "2.2.0 or 3.0", .group = "Data"},
+                               {.name = "squad", .type = OPT_STR, .dst = &squad, .arg = "FILE", .help = "questions of qa_1: SQuAD's dev-v2.0.json; default: squad.json in --data", .group = "Data"},
+                               {.name = "hotpotqa", .type = OPT_STR, .dst = &hotpotqa, .arg = "FILE", .help = "questions of qa_2: hotpot_dev_distractor_v1.json; default: hotpotqa.json in --data", .group = "Data"},
+                               {.name = "words", .type = OPT_STR, .dst = &words, .arg = "FILE", .help = "RULER's english_words.json, for cwe beyond the word lists (128K)", .group = "Data"},
+                               {.name = "template", .type = OPT_STR, .dst = &chat, .arg = "NAME", .help = "chat template: a name of RULER's (meta-llama3, ...), or a text with {task_template}; default: base", .group = "Data"},
+                               {.name = "remove-newline-tab", .type = OPT_BOOL, .dst = &flat, .help = "newlines and tabs of prompts become spaces", .group = "Data"},
+                               {.name = "chunks", .type = OPT_STR, .dst = &chunks, .arg = "I/N", .help = "chunk I (from 0) of N: its share of the samples, from seed + I", .group = "Data"},
+                               {.name = "numpy-seed", .type = OPT_I64, .dst = &numpy_seed, .arg = "N", .lo = 0, .hi = 4294967295.0, .help = "numpy's seed where it is not --seed (lm-eval without --seed: 1234)", .group = "Data"},
+                               {.name = "build-order", .type = OPT_STR, .dst = &order, .arg = "forward|reversed", .words = orders, .help = "lm-eval: order of the tasks in their one random stream; reversed: v0.4.9 to v0.4.11", .group = "Data"},
+                               {.name = "force", .type = OPT_BOOL, .dst = &force, .help = "replace data sets made with other parameters", .group = "Data"},
                                {.name = "out", .type = OPT_STR, .dst = &out, .arg = "DIR", .help = "DIR/TASK/validation.jsonl", .group = "Data"},
                                COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab ruler gen --tokenizer PATH --length N --out DIR [OPTIONS]", .about = "Generates RULER samples.",
@@ -51,7 +74,17 @@ static int ruler_gen_cmd(int argc, char **argv, struct err *e)
     if (!tokenizer || !out)
         return ERR(e, E_USAGE, "--%s is needed", tokenizer ? "out DIR" : "tokenizer PATH");
     struct ruler_gen_opts o = {.lengths = lengths, .tasks = tasks, .samples = samples, .seed = c.seed, .flavour = flavour, .data_dir = data, .essays = essays,
-                               .wonderwords = !strcmp(words, "3.0") ? "3.0.0" : words};
+                               .wonderwords = wonderwords, .squad = squad, .hotpotqa = hotpotqa, .words = words, .chat = chat, .remove_newline_tab = flat,
+                               .reversed = !strcmp(order, "reversed"), .force = force};
+    bool seeded = opt_given(opts, ARRAY_LEN(opts), argc, argv, "seed");
+    if (!strcmp(flavour, "lm-eval")) { /* the harness' own defaults are 0 and 1234; its --seed N sets both */
+        o.seed = seeded ? c.seed : 0;
+        o.numpy_seed = seeded ? &o.seed : NULL;
+    }
+    if (opt_given(opts, ARRAY_LEN(opts), argc, argv, "numpy-seed"))
+        o.numpy_seed = &numpy_seed;
+    if (chunks)
+        TRY(chunks_of(chunks, &o.chunk, &o.n_chunks, e));
     TRY(lengths_of(length, lengths, ARRAY_LEN(lengths), &o.n_lengths, e));
     if (!data) {
         TRY(cli_bundled(dir, "ruler/data", e));
@@ -161,8 +194,10 @@ static int ruler_run_cmd(int argc, char **argv, struct err *e)
 static int ruler_score_cmd(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
-    const struct opt opts[] = {COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab ruler score DIR [--json]", .about = "Scores of a predictions folder, computed again from predictions and references.", .examples = "  dashlab ruler score preds/teacher",
+    const char *flavour = NULL;
+    const struct opt opts[] = {{.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours, .help = "count as this flavour does (qa differs); default: the data's own", .group = "Score"},
+                               COMMON_OPTS(&c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab ruler score DIR [--flavour NAME] [--json]", .about = "Scores of a predictions folder, computed again from predictions and references.", .examples = "  dashlab ruler score preds/teacher",
                                   .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
     const char *pos[1];
     size_t n;
@@ -171,7 +206,7 @@ static int ruler_score_cmd(int argc, char **argv, struct err *e)
     TRY(cli_parse(&spec, &c, argc, argv, pos, &n, &done, e));
     if (done)
         return 0;
-    int rc = ruler_score(pos[0], &s, e);
+    int rc = ruler_score_as(pos[0], flavour, &s, e);
     if (rc == 0)
         print_scores(&s, c.json);
     ruler_scores_free(&s);

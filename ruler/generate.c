@@ -163,6 +163,8 @@ static void put_params(const struct job *j, const struct ruler_task *t, struct j
     jw_kstr(w, "chat_template", o->chat ? o->chat : "base");
     jw_kbool(w, "remove_newline_tab", o->remove_newline_tab);
     jw_kstr(w, "tokenizer_sha256", o->tokenizer_sha256 ? o->tokenizer_sha256 : "");
+    if (!o->tokenizer_sha256)
+        jw_kstr(w, "counter", o->tokenizer_name ? o->tokenizer_name : "");
     jw_kstr(w, "wonderwords_nouns_sha256", j->res.nouns_sha);
     jw_kstr(w, "essays_sha256", j->res.essay_sha);
     if (j->res.words_sha[0] && (!t || t->kind == K_CWE))

@@ -140,26 +140,38 @@ static int qa_text(struct gen *g, int64_t n, struct err *e)
     return rc ? rc : str_ok(&g->text, "a prompt", e);
 }
 
-/* The message for a sample that never fits: what its own documents need. */
-static int no_fit(struct gen *g, int64_t sample, const struct size_rule *r, struct err *e)
+/* The message for sample `sample`, which never fits: what the longest of all samples needs with its own documents alone. */
+static int no_fit(struct gen *g, int64_t sample, int64_t samples, const struct size_rule *r, struct err *e)
 {
-    int64_t gold = (int64_t)source(g)->q[g->question].n_ctx, tokens;
+    const struct ruler_qa *qa = source(g);
+    int64_t worst = -1, most = 0, here = 0;
     if (e->code != E_CHECK)
         return -1;
-    TRY(qa_text(g, gold, e));
-    TRY(gen_count(g, str_c(&g->text), g->text.len, &tokens, e));
-    tokens += r->extra;
-    if (tokens > r->max)
+    for (int64_t i = 0; i < samples; i++) {
+        int64_t tokens;
+        g->question = i + g->pre_samples;
+        TRY(qa_text(g, (int64_t)qa->q[g->question].n_ctx, e));
+        TRY(gen_count(g, str_c(&g->text), g->text.len, &tokens, e));
+        tokens += r->extra;
+        if (tokens > most) {
+            most = tokens;
+            worst = i;
+        }
+        if (i == sample)
+            here = tokens;
+    }
+    if (most > r->max)
         return ERR(e, E_CHECK,
-                   "task '%s' cannot fit in length %" PRId64 ": sample %" PRId64 " (question %" PRId64 ") with its %" PRId64
-                   " documents and the budget for the answer needs %" PRId64 " tokens; use a length of at least %" PRId64,
-                   g->task->name, g->max_len, sample, g->question, gold, tokens, tokens);
+                   "task '%s' cannot fit in length %" PRId64 ": sample %" PRId64 " (question %" PRId64
+                   ") with its %zu documents and the budget for "
+                   "the answer needs %" PRId64 " tokens; use a length of at least %" PRId64,
+                   g->task->name, g->max_len, worst, worst + g->pre_samples, qa->q[worst + g->pre_samples].n_ctx, most, most);
     return ERR(e, E_CHECK,
-               "task '%s' cannot be made at length %" PRId64 ": sample %" PRId64 " (question %" PRId64 ") fits with its %" PRId64
-               " documents (%" PRId64 " tokens), but the steps of %" PRId64
-               " go from more documents than fit to fewer than it has, where the reference "
-               "never ends; use a longer length or flavour 'compact'",
-               g->task->name, g->max_len, sample, g->question, gold, tokens, r->inc);
+               "task '%s' cannot be made at length %" PRId64 ": sample %" PRId64 " (question %" PRId64
+               ") fits with its %zu documents (%" PRId64 " tokens), but the steps of %" PRId64
+               " go from more documents than fit to fewer than it has, where the reference never ends; use a "
+               "longer length or flavour 'compact'",
+               g->task->name, g->max_len, sample, sample + g->pre_samples, qa->q[sample + g->pre_samples].n_ctx, here, r->inc);
 }
 
 int qa_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
@@ -185,7 +197,7 @@ int qa_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
         g->question = i + g->pre_samples;
         r.lower = (int64_t)qa->q[g->question].n_ctx;
         if (gen_fit(g, qa_text, &r, size, r.extra, &tokens, e))
-            return no_fit(g, i, &r, e);
+            return no_fit(g, i, samples, &r, e);
         TRY(gen_record(g, i, tokens, out, e));
     }
     return 0;

@@ -22,6 +22,7 @@ struct fake {
     int calls, fail_at; /* fail_at: the call of generate that fails, 0 = none */
     int spoil;          /* every spoil-th prompt gets an empty answer */
     int seen;
+    bool zero; /* a zero byte before every answer */
     struct answers {
         char sha[65], text[512];
     } a[16 * SAMPLES];
@@ -84,6 +85,8 @@ static int generate(void *ctx, int32_t n, const int32_t *const *prompt, const in
                 continue;
             const char *text = f->spoil && f->seen++ % f->spoil == 0 ? " \n" : f->a[k].text;
             TRY(encode(NULL, text, strlen(text), &out[i], &out_len[i], e));
+            if (f->zero)
+                out[i][0] = 0; /* in place of the answer's leading blank */
             break;
         }
     }
@@ -204,6 +207,21 @@ int main(void)
     CHECK(fabs(all.p - 2.0 / 512) < 0.002); /* 9 of them: 2 of 512; 4 sd = 0.0018 */
     CHECK_OK(ruler_compare(a, a, d, &n, &all, e));
     CHECK(all.diff == 0 && all.p == 1);
+
+    /* a model may write zero bytes: they count as white space, and the records stay readable */
+    path_join(path, root, "zero");
+    r.out_dir = path;
+    r.ctx = &good;
+    good.zero = true;
+    CHECK_OK(ruler_run(&r, e));
+    good.calls = 0;
+    CHECK_OK(ruler_run(&r, e));
+    CHECK_EQ_I(good.calls, 0);
+    CHECK_OK(ruler_score(path, &s, e));
+    CHECK(s.mean == 100);
+    ruler_scores_free(&s);
+    r.out_dir = b;
+    r.ctx = &bad;
 
     /* other data: refused, both in running and in comparing */
     o.seed = 4;
