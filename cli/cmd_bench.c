@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench_ruler.h"
 #include "cli/bench_step.h"
 #include "cli/ids.h"
 #include "core/fs.h"
@@ -431,7 +432,8 @@ int cmd_bench(int argc, char **argv, struct err *e)
 {
     static const struct cmd subs[] = {{"op", "single operators, beside OpenBLAS if asked", bench_cmd_op},
                                       {"step", "one training step of stage 1, 2 or 3", bench_cmd_step},
-                                      {"prefill", "forward over a prompt", bench_cmd_prefill}};
+                                      {"prefill", "forward over a prompt", bench_cmd_prefill},
+                                      {"ruler", "making of RULER's samples, by part", bench_cmd_ruler}};
     if (argc < 1 || argv[0][0] == '-') /* no sub command: options or nothing */
         return bench_summary(argc, argv, e);
     return cli_sub("bench", subs, ARRAY_LEN(subs), argc, argv, e);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/jwrite.h"
+#include "core/prog.h"
 
 const char *const ruler_noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
 
@@ -57,7 +58,12 @@ const int64_t *gen_perm(struct gen *g, size_t n, struct err *e)
 
 int gen_count(struct gen *g, const char *p, size_t n, int64_t *out, struct err *e)
 {
+    double t = g->timing ? now_s() : 0;
     *out = g->counter.count(g->counter.ctx, p, n);
+    if (g->timing) {
+        g->timing->tokenise += now_s() - t;
+        g->timing->tokens += MAX(*out, 0);
+    }
     if (*out < 0)
         return ERR(e, E_INPUT, "%s: the tokenizer refused a text of %zu bytes", g->task->name, n);
     return 0;
@@ -152,7 +158,7 @@ static int64_t upper_bound(const struct size_rule *r, int64_t tokens)
     return MAX(upper, 2 * r->inc);
 }
 
-int gen_search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *size, struct err *e)
+static int search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *size, struct err *e)
 {
     int64_t tokens, lower = r->inc, upper, best = r->lower;
     if (g->harness)
@@ -189,6 +195,16 @@ int gen_search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *siz
     }
     *size = best;
     return 0;
+}
+
+int gen_search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *size, struct err *e)
+{
+    if (!g->timing)
+        return search(g, fn, r, size, e);
+    double other = g->timing->tokenise + g->res->split_s, t = now_s();
+    int rc = search(g, fn, r, size, e);
+    g->timing->search += now_s() - t - (g->timing->tokenise + g->res->split_s - other);
+    return rc;
 }
 
 enum { STUCK_TRIES = 64 }; /* at the smallest size; the reference would go on for ever */

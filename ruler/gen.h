@@ -32,6 +32,8 @@ struct ruler_res {
         size_t n_s;
     } split[16];
     int split_next;
+    double split_s; /* seconds spent on sentence boundaries */
+    int64_t splits;
     struct list english; /* words of RULER's english_words.json, in its order; empty = not given */
     char words_sha[65];
     struct ruler_qa {
@@ -82,6 +84,7 @@ enum { GEN_OK = 0, GEN_RETRY = 1 }; /* -1 = error; RETRY: the reference raises a
 struct gen {
     const struct ruler_task *task;
     struct ruler_res *res;
+    struct ruler_timing *timing; /* or NULL */
     struct ruler_counter counter;
     bool compact, flat; /* flat: the reference's remove_newline_tab */
     bool harness;       /* lm-evaluation-harness' variant: seed is that of the fixed shuffles, py, np and cwe_py go on from task to task */

@@ -5,6 +5,7 @@
 #include "core/fs.h"
 #include "core/hash.h"
 #include "core/jread.h"
+#include "core/prog.h"
 #include "core/prov.h"
 #include "ruler/gen.h"
 
@@ -298,6 +299,7 @@ static int make_text(struct job *j, const struct ruler_task *t, struct str *out,
     for (size_t i = 0; !rc && i < o->n_lengths; i++) {
         struct gen g = {.task = t,
                         .res = &j->res,
+                        .timing = o->timing,
                         .counter = o->counter,
                         .compact = j->compact,
                         .harness = j->harness,
@@ -320,17 +322,33 @@ static int make_text(struct job *j, const struct ruler_task *t, struct str *out,
     return rc;
 }
 
+/* make_text, with what is neither search nor counting nor splitting booked as drawing. */
+static int make_timed(struct job *j, const struct ruler_task *t, struct str *out, struct err *e)
+{
+    struct ruler_timing *m = j->o->timing;
+    if (!m)
+        return make_text(j, t, out, e);
+    double other = m->search + m->tokenise + j->res.split_s, start = now_s();
+    int rc = make_text(j, t, out, e);
+    m->draw += now_s() - start - (m->search + m->tokenise + j->res.split_s - other);
+    m->samples += j->samples * (int64_t)j->o->n_lengths;
+    return rc;
+}
+
 static int make_task(struct job *j, const struct ruler_task *t, struct err *e)
 {
     struct str out = STR_INIT;
     char dir[1024], path[1024], *sha = j->sha[t - ruler_tasks];
     sha[0] = 0;
-    int rc = make_text(j, t, &out, e);
+    int rc = make_timed(j, t, &out, e);
+    double start = now_s();
     rc = rc ? rc : mkdir_p(path_join(dir, j->out_dir, t->name), e);
     rc = rc ? rc : sha256_buf(str_c(&out), out.len, sha, e);
     task_file(j, t, "validation.jsonl", path);
     rc = rc ? rc : file_write(path, str_c(&out), out.len, e);
     rc = rc ? rc : write_task_provenance(j, t, e);
+    if (j->o->timing)
+        j->o->timing->write += now_s() - start;
     if (rc)
         sha[0] = 0;
     str_free(&out);
@@ -426,11 +444,18 @@ int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e
     j->compact = strcmp(o->flavour, "compact") == 0;
     j->harness = strcmp(o->flavour, "lm-eval") == 0;
     set_streams(j);
+    double start = now_s();
     int rc = choose(j, e);
     rc = rc ? rc : load_all(j, e);
+    if (o->timing)
+        o->timing->load += now_s() - start;
     rc = rc ? rc : set_cwe_stream(j, e);
     rc = rc ? rc : look_around(j, e);
     rc = rc ? rc : make_all(j, e);
+    if (o->timing) {
+        o->timing->split += j->res.split_s;
+        o->timing->splits += j->res.splits;
+    }
     ruler_res_free(&j->res);
     str_free(&j->before);
     str_free(&j->after);

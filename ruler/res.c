@@ -4,6 +4,7 @@
 #include "core/fs.h"
 #include "core/hash.h"
 #include "core/jread.h"
+#include "core/prog.h"
 #include "ruler/gen.h"
 
 static int by_dash(const void *a, const void *b)
@@ -231,7 +232,10 @@ int ruler_essay(struct ruler_res *r, int64_t n, const struct split_cache **out, 
     c->text.len = b - a;
     c->text.p[c->text.len] = 0;
     TRY(str_ok(&c->text, "haystack", e));
+    double t = now_s();
     TRY(punkt_split(r->punkt, c->text.p, c->text.len, &c->s, &c->n_s, e));
+    r->split_s += now_s() - t;
+    r->splits++;
     c->n = n;
     *out = c;
     return 0;

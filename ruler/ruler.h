@@ -24,6 +24,15 @@ struct ruler_counter {
     void *ctx;
 };
 
+/* Seconds of a generation, added up over its tasks; the parts do not overlap. */
+struct ruler_timing {
+    double load;   /* words, essay, sentence parameters, questions */
+    double search; /* looking for the size, without the counting and splitting done for it */
+    double draw;   /* random draws and the making of text */
+    double split;  /* sentence boundaries */
+    double tokenise, write;
+    int64_t samples, tokens, splits; /* tokens: counted in all, tries included */
+};
 struct ruler_gen_opts {
     struct ruler_counter counter;
     const char *tokenizer_name, *tokenizer_sha256; /* for provenance.json; NULL allowed */
@@ -43,6 +52,7 @@ struct ruler_gen_opts {
     int64_t chunk, n_chunks;      /* chunk `chunk` of n_chunks: its share of the samples, seed + chunk; 0 chunks = whole. Not in lm-eval */
     const int64_t *numpy_seed;    /* numpy's stream; NULL = seed (nvidia, compact), 1234 (lm-eval) */
     bool reversed;                /* lm-eval: build order of v0.4.9 to v0.4.11 */
+    struct ruler_timing *timing;  /* NULL = not wanted; zeroed by the caller */
     bool force;                   /* replace data sets made with other parameters */
 };
 /*
