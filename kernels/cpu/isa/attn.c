@@ -49,7 +49,7 @@ static void group_softmax(const struct group *x, int v, int lo, int hi)
     for (int r = 0; r < 16; r++) {
         v16 sum = v16_zero();
         for (int j = lo + ((r - lo) & 15); j < hi; j += 16) {
-            v16 p = v16_exp(v16_sub(v16_load(s + j * BLOCK), max));
+            v16 p = tile_exp(v16_sub(v16_load(s + j * BLOCK), max));
             v16_store(s + j * BLOCK, p);
             sum = v16_add(sum, p);
         }
@@ -58,7 +58,7 @@ static void group_softmax(const struct group *x, int v, int lo, int hi)
     for (int n = 8; n; n /= 2)
         for (int r = 0; r < n; r++)
             part[r] = v16_add(part[r], part[r + n]);
-    v16 alpha = v16_exp(v16_sub(old, max));
+    v16 alpha = tile_exp(v16_sub(old, max));
     v16_store(x->max + 16 * v, max);
     v16_store(x->alpha + 16 * v, alpha);
     v16_store(x->sum + 16 * v, v16_fma(v16_load(x->sum + 16 * v), alpha, part[0]));
@@ -109,7 +109,7 @@ static void group_emit(const struct group *x, float *out, int64_t ldo, float *ls
         v16 sum = v16_load(x->sum + 16 * v);
         v16_store(inv + 16 * v, v16_div(v16_set1(1), sum));
         if (lse)
-            v16_store(x->alpha + 16 * v, v16_add(v16_load(x->max + 16 * v), v16_log(sum)));
+            v16_store(x->alpha + 16 * v, v16_add(v16_load(x->max + 16 * v), tile_log(sum)));
     }
     tile_transpose_lanes(out, ldo, x->ot, BLOCK, inv, x->nq, x->kv.vdim);
     for (int i = 0; lse && i < x->nq; i++)
@@ -203,11 +203,11 @@ static void step_softmax(struct step *x, int r, int lo, int hi, int v0, int v1)
     max = max > old ? max : old;
     v16 m = v16_set1(max);
     for (int v = v0; v < v1; v++) {
-        v16 p = v16_exp(v16_sub(v16_load(s + 16 * v), m));
+        v16 p = tile_exp(v16_sub(v16_load(s + 16 * v), m));
         v16_store(s + 16 * v, p);
         part = v16_add(part, p);
     }
-    v16 alpha = v16_exp(v16_sub(v16_set1(old), m)), sum = v16_fma(v16_set1(x->sum[r]), alpha, v16_set1(v16_hsum(part)));
+    v16 alpha = tile_exp(v16_sub(v16_set1(old), m)), sum = v16_fma(v16_set1(x->sum[r]), alpha, v16_set1(v16_hsum(part)));
     x->max[r] = max;
     x->sum[r] = v16_first(sum);
     for (int c = 0; c < x->vp; c += 16)
@@ -251,7 +251,7 @@ static void step_emit(const struct step *x, float *out, int64_t ldo, float *lse,
         for (int c = 0; c < x->vp; c += 16)
             v16_store_n(to + c, v16_mul(v16_load(x->o + r * x->vp + c), inv), MIN(x->kv.vdim - c, 16));
         if (lse)
-            lse[r / x->rep * heads + r % x->rep] = x->max[r] + v16_first(v16_log(sum));
+            lse[r / x->rep * heads + r % x->rep] = x->max[r] + v16_first(tile_log(sum));
     }
 }
 

@@ -65,12 +65,12 @@ static void group_grads(const struct group *g, int v, int lo, int hi, int64_t ba
         v16 y0 = v16_sub(y, lse0);
         if (big == SEES_SOME)
             y0 = v16_select(v16_lt(far, v16_zero()), never, v16_select(v16_lt(far, w0), y0, never));
-        v16 e = v16_mul(v16_exp(y0), p0), ds = v16_mul(e, v16_sub(dp, delta0));
+        v16 e = v16_mul(tile_exp(y0), p0), ds = v16_mul(e, v16_sub(dp, delta0));
         if (small != SEES_NONE) {
             v16 y1 = v16_sub(y, lse1);
             if (small == SEES_SOME)
                 y1 = v16_select(v16_lt(far, v16_zero()), never, v16_select(v16_lt(far, w1), y1, never));
-            v16 f = v16_mul(v16_exp(y1), p1);
+            v16 f = v16_mul(tile_exp(y1), p1);
             ds = v16_fma(f, v16_sub(dp, delta1), ds);
             e = v16_add(e, f);
         }

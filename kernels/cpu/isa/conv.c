@@ -43,6 +43,10 @@ static size_t job_table_floats(const struct job *j)
     return (size_t)(CEIL_DIV(j->seqs->n + 1, 8) * 16 + (j->keep + 2) * j->padded);
 }
 
+TILE_INLINE v16 sigmoid(v16 x)
+{
+    return v16_sigmoid(x);
+}
 static v16 load(const float *p, int64_t n)
 {
     return n >= 16 ? v16_load(p) : v16_load_n(p, (int)n);
@@ -65,7 +69,7 @@ TILE_INLINE void conv_row(const struct job *j, const int keep, const float *cons
             sum = v16_fma(v16_load(j->taps + i * j->padded + c), load(x[i] + c, n), sum);
         if (pre)
             store(pre + c, sum, n);
-        store(y + c, v16_mul(sum, v16_sigmoid(sum)), n);
+        store(y + c, v16_mul(sum, sigmoid(sum)), n);
     }
 }
 
@@ -130,7 +134,7 @@ static void strip_dc(const struct job *j, float *dc, int64_t row, int64_t len, i
             v16 x = v16_zero();
             if (t < len) {
                 int64_t at = (row + t) * j->dim + c0 + c;
-                v16 pre = load(cpu_f(d->pre) + at, n - c), sig = v16_sigmoid(pre);
+                v16 pre = load(cpu_f(d->pre) + at, n - c), sig = sigmoid(pre);
                 x = v16_mul(load(cpu_f(d->dy) + at, n - c), v16_mul(sig, v16_fma(pre, v16_sub(one, sig), one)));
             }
             v16_store(dc + (t - begin) * STRIP + c, x);

@@ -95,7 +95,7 @@ static void step_item(const struct job *j, int32_t seq, int64_t head)
     const struct op_gdn *d = j->d;
     int64_t row = d->seqs->q_off[seq], at = row * d->hv + head, kv = d->kdim * d->vdim, state = (seq * d->hv + head) * kv, key = (row * d->h + head / (d->hv / d->h)) * d->kdim;
     const float *in = d->s_in.p ? (const float *)d->s_in.p + state : NULL, *k = (const float *)d->k.p + key, *q = (const float *)d->q.p + key;
-    float *out = d->s_out.p ? (float *)d->s_out.p + state : NULL, alpha = v16_first(v16_exp(v16_set1(((const float *)d->g.p)[at])));
+    float *out = d->s_out.p ? (float *)d->s_out.p + state : NULL, alpha = v16_first(tile_exp(v16_set1(((const float *)d->g.p)[at])));
     if (d->hs.p) {
         float *hs = (float *)d->hs.p + (j->chunk[seq] * d->hv + head) * kv;
         if (in)

@@ -57,8 +57,8 @@ static inline void gdn_gates(struct gdn_chunk *c, const float *g, const float *b
         c->beta[i] = i < c->n ? beta[i * ld] : 0;
     }
     for (int i = 0; i < CHUNK; i += 16) {
-        v16_store(c->gamma + i, v16_exp(v16_load(c->cum + i)));
-        v16_store(c->tail + i, v16_exp(gdn_since(c, CHUNK - 1, i)));
+        v16_store(c->gamma + i, tile_exp(v16_load(c->cum + i)));
+        v16_store(c->tail + i, tile_exp(gdn_since(c, CHUNK - 1, i)));
     }
     c->decay = c->gamma[c->n - 1];
 }
@@ -140,7 +140,7 @@ static inline void gdn_decay(struct gdn_chunk *c)
             v16 x = gdn_since(c, i, 16 * v);
             if (v == i / 16)
                 x = v16_select(v16_lt(v16_set1((float)(i % 16)), v16_iota()), v16_set1(-INFINITY), x);
-            x = v16_exp(x);
+            x = tile_exp(x);
             v16_store(c->gam + at, x);
             v16_store(c->ag + at, v16_mul(v16_mul(x, v16_load(c->a + at)), v16_load(c->beta + 16 * v)));
             v16_store(c->p + at, v16_mul(v16_mul(x, scale), v16_load(c->p + at)));

@@ -12,11 +12,25 @@
 #include "core/base.h"
 #include "kernels/cpu/simd.h"
 
-#if defined(__clang__)
+#if !ISA_avx512 && !ISA_avx2 /* a vector is an array: unrolled, the code would be large and sanitizer builds would take minutes */
+#define TILE_UNROLL
+#define TILE_INLINE static __attribute__((noinline, unused))
+#elif defined(__clang__)
 #define TILE_UNROLL _Pragma("unroll")
+#define TILE_INLINE static inline __attribute__((always_inline, unused))
 #else
 #define TILE_UNROLL _Pragma("GCC unroll 8")
+#define TILE_INLINE static inline __attribute__((always_inline, unused))
 #endif
+
+TILE_INLINE v16 tile_exp(v16 x)
+{
+    return v16_exp(x);
+}
+TILE_INLINE v16 tile_log(v16 x)
+{
+    return v16_log(x);
+}
 
 struct tile {
     float *c;
@@ -25,8 +39,6 @@ struct tile {
     int m, nv, k;
 };
 enum tile_start { TILE_ZERO, TILE_ADD, TILE_LANES };
-
-#define TILE_INLINE static inline __attribute__((always_inline))
 
 /* One register tile of mr x nv vectors; mr and nv are constants at every call. */
 TILE_INLINE void tile_micro(const int mr, const int nv, const struct tile *t, int i, int v, enum tile_start start)
@@ -181,7 +193,7 @@ static inline void tile_square(v16 x[16])
     }
 }
 #else
-static inline void tile_square(v16 x[16])
+TILE_INLINE void tile_square(v16 x[16])
 {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < i; j++) {
