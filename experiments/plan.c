@@ -362,9 +362,17 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
 static int key_text(struct plan *p, struct node *n, struct str *text, bool *known, struct err *e)
 {
     str_printf(text, "schema 1\nkind %s\nversion %d\n", n->kind->name, n->kind->version);
-    for (size_t i = 0; i < n->kind->n_params; i++)
-        if (n->value[i] && !n->kind->params[i].free)
+    for (size_t i = 0; i < n->kind->n_params; i++) {
+        const struct param_spec *ps = &n->kind->params[i];
+        if (!n->value[i])
+            continue;
+        if (!ps->free)
             TRY(key_value(p, n, i, text, known, e));
+        else if (ps->type == PT_REF || ps->type == PT_REFS || ps->type == PT_PATH) {
+            const struct input *in = find_input(p->m, n->value[i], strlen(n->value[i]));
+            n->path[i] = in ? in->path : n->value[i];
+        }
+    }
     return str_ok(text, "key", e);
 }
 

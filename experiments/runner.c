@@ -56,7 +56,7 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
 {
     const struct node *bad = failed_dependency(n);
     if (bad) {
-        n->error = arena_printf(&p->arena, "needs '%s %s', which failed", bad->stage->id, bad->point);
+        n->error = arena_printf(&p->arena, "'%s' (%s): %s", bad->stage->id, bad->point, bad->error);
         s->failed++;
         return 0;
     }
