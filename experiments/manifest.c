@@ -302,7 +302,7 @@ static void check_id(struct reader *r, const struct ynode *at, const char *id)
 
 static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
 {
-    *s = (struct stage){.at = n};
+    *s = (struct stage){.id = "?", .at = n};
     if (n->kind != Y_MAP) {
         y_problem(r->pr, n, "a stage must be a map");
         return;
@@ -455,7 +455,7 @@ static void check_stage(struct reader *r, size_t at)
 {
     struct stage *s = &r->m->stages[at];
     for (size_t i = 0; i < at; i++)
-        if (!strcmp(r->m->stages[i].id, s->id))
+        if (!strcmp(r->m->stages[i].id, s->id) && strcmp(s->id, "?"))
             y_problem(r->pr, s->at, "two stages are called '%s'", s->id);
     for (size_t i = 0; s->kind && i < s->kind->n_params; i++) {
         const struct param_spec *p = &s->kind->params[i];

@@ -126,6 +126,7 @@ static void test_manifest_errors(void)
     REFUSED(HEAD "scales:\n  tiny: {b.n: 3, a.m: 3, skip: [x], inputs.q: z, inputs.src.sha: 0}\nstages: [{id: a, kind: make, source: src}]\n", "'b.n' names no stage", "unknown key 'm'", "'skip' names no stage",
             "'inputs.q' names no input", "'inputs.src.sha'");
     REFUSED(HEAD "scales:\n  tiny: {skip: a}\nstages: [{id: a, kind: make, source: src}]\n", "'skip' must be a list");
+    REFUSED(HEAD "stages:\n  - [x]\n  - {id: a}\n  - {id: b, kind: pick, from: c, k: 1}\n", "a stage must be a map", "a stage needs 'id' and 'kind'", "refers to 'c'");
     REFUSED(HEAD "scales: {huge: {}}\nstages: [{id: a, kind: make, source: src}]\n", "unknown key 'huge' in 'scales'", "no scale 'tiny'");
     struct manifest m;
     CHECK_ERR(manifest_load(&m, manifest_file(HEAD "stages: [{id: a, kind: make, source: src}]\n"), "big", &reg, e), E_USAGE, "unknown scale 'big'");
