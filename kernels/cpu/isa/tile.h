@@ -116,7 +116,7 @@ TILE_COLUMN(tile_column4, 4, 4)
 TILE_COLUMN(tile_column2, 8, 2)
 TILE_COLUMN(tile_column1, 8, 1)
 #else
-TILE_COLUMN(tile_column1, 4, 1) /* a vector is two registers of 16 */
+TILE_COLUMN(tile_column1, 6, 1) /* a vector is two registers of 16 */
 #endif
 
 static inline void tile_run(const struct tile *t, enum tile_start start)
