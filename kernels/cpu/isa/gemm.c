@@ -7,8 +7,8 @@
  * Between blocks of k the chains rest in C. Each item packs for itself: no memory is shared and no barrier is needed; with 100 rows an
  * element of B is used long enough to hide its packing.
  *
- * A product with few rows, of a weight stored [n, k], reads B once and so is bound by memory; then transposing in registers replaces
- * packing.
+ * A product of up to 2 MR rows with a weight stored [n, k] uses each element of the weight too rarely for packing to pay; 16 x 16 blocks
+ * are transposed in registers and used on the spot.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
@@ -23,7 +23,7 @@ enum { MR = 6, NV = 1, AS = 8 };
 enum { MR = 4, NV = 1, AS = 4 };
 #define EACH_MR(X) X(1) X(2) X(3) X(4)
 #endif
-enum { NR = 16 * NV, KC = 320, NB = 384, MIN_ROWS = 8 * MR, THIN = 4 };
+enum { NR = 16 * NV, KC = 384, NB = 384, MIN_ROWS = 8 * MR, THIN = 2 * MR };
 
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
@@ -287,6 +287,62 @@ static void tile_item(void *ctx, int64_t item, int worker)
     }
 }
 
+#if defined(ISA_avx512)
+/* C[m, 16] from row r0 on, m <= MR: 16 x 16 blocks of the weight are transposed in registers and used at once. */
+V16_INLINE void thin(const int m, const struct product *g, int64_t r0, int64_t n0)
+{
+    const float *a = g->a + r0 * g->lda;
+    float *c = g->c + r0 * g->ldc + n0;
+    int64_t n = MIN(g->n - n0, (int64_t)16);
+    v16 acc[THIN];
+    UNROLL
+    for (int r = 0; r < m; r++)
+        acc[r] = g->accumulate ? v16_load_n(c + r * g->ldc, (int)n) : v16_zero();
+    for (int64_t p = 0; p < g->k; p += 16) {
+        const float *b = g->b + n0 * g->ldb + p;
+        v16 x[16];
+        int steps = (int)MIN(g->k - p, (int64_t)16);
+        if (n == 16 && steps == 16)
+            UNROLL
+        for (int j = 0; j < 16; j++)
+            x[j] = v16_load(b + j * g->ldb);
+        else for (int j = 0; j < 16; j++) x[j] = j < n ? v16_load_n(b + j * g->ldb, steps) : v16_zero();
+        transpose16(x);
+        if (steps == 16)
+            UNROLL
+        for (int j = 0; j < 16; j++)
+            UNROLL
+        for (int r = 0; r < m; r++)
+            acc[r] = v16_fma(v16_set1(a[r * g->lda + p + j]), x[j], acc[r]);
+        else for (int j = 0; j < steps; j++) for (int r = 0; r < m; r++) acc[r] = v16_fma(v16_set1(a[r * g->lda + p + j]), x[j], acc[r]);
+    }
+    UNROLL
+    for (int r = 0; r < m; r++) {
+        v16 y = g->bias ? v16_add(acc[r], v16_load_n(g->bias + n0, (int)n)) : acc[r];
+        v16_store_n(c + r * g->ldc, y, (int)n);
+    }
+}
+
+#define THIN_ROWS(m)                                                                                                                       \
+    static void thin_##m(const struct product *g, int64_t r0, int64_t n0)                                                                  \
+    {                                                                                                                                      \
+        thin(m, g, r0, n0);                                                                                                                \
+    }
+EACH_MR(THIN_ROWS)
+#define THIN_NAME(m) thin_##m,
+static void (*const thins[])(const struct product *, int64_t, int64_t) = {NULL, EACH_MR(THIN_NAME)};
+
+static void thin_item(void *ctx, int64_t item, int worker)
+{
+    const struct product *g = ctx;
+    int64_t half = g->m <= MR ? g->m : CEIL_DIV(g->m, 2);
+    UNUSED(worker);
+    for (int64_t n = item * g->nb; n < MIN((item + 1) * g->nb, g->n); n += 16)
+        for (int64_t r = 0; r < g->m; r += half)
+            thins[MIN(half, g->m - r)](g, r, n);
+}
+#endif
+
 /* Tiles: columns by NB, evenly; then rows until there are a few items for each thread, as long as an item keeps MIN_ROWS; then fewer
  * columns. */
 static void choose_tiles(struct product *g, int threads)
@@ -334,6 +390,12 @@ void ISA_NAME(gemm)(struct backend *be, const struct op_gemm *d)
         return;
     }
     choose_tiles(&g, cpu_workers(be));
+#if defined(ISA_avx512)
+    if (g.tb && !g.ta && g.m <= THIN) {
+        pool_run(be->pool, g.tiles_n, thin_item, &g);
+        return;
+    }
+#endif
     g.scratch_floats = KC * AS + KC * (NB + NR);
     g.scratch = cpu_scratch_slot(be, 1, (size_t)(cpu_workers(be) * g.scratch_floats) * sizeof *g.scratch);
     if (g.scratch)
