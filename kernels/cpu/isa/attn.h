@@ -3,7 +3,6 @@
 #define KERNELS_CPU_ISA_ATTN_H
 
 #include "kernels/cpu/isa/tile.h"
-#include "kernels/cpu/cpu.h"
 
 #define ATTN_BLOCK 64
 

@@ -2,7 +2,6 @@
  * Depthwise causal convolution of width <= 4 with SiLU. Lanes are channels; an item is 64 tokens of one sequence. Forward goes along the rows; backward takes strips of 64
  * channels, so that dc = dy silu'(pre) of the item's tokens and the 3 after them stays in the first cache. dw: one chain over the tokens of an item, items summed in order.
  */
-#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/tile.h"
 
 enum { MAX_WIDTH = 4, ROWS = 64, STRIP = 64 };

@@ -6,7 +6,6 @@
 #define KERNELS_CPU_ISA_GDN_H
 
 #include "kernels/cpu/isa/tile.h"
-#include "kernels/cpu/cpu.h"
 
 #define CHUNK GDN_CHUNK
 
