@@ -43,6 +43,8 @@ V16_INLINE i16 i16_and(i16 a, i16 b) { return _mm512_and_si512(a, b); }
 V16_INLINE i16 i16_set1(int32_t x) { return _mm512_set1_epi32(x); }
 V16_INLINE v16 i16_to_v16(i16 a) { return _mm512_cvtepi32_ps(a); }
 V16_INLINE float v16_first(v16 a) { return _mm512_cvtss_f32(a); }
+V16_INLINE __m256 v16_low(v16 a) { return _mm512_castps512_ps256(a); }
+V16_INLINE __m256 v16_high(v16 a) { return _mm512_extractf32x8_ps(a, 1); }
 #elif defined(ISA_avx2)
 #include <immintrin.h>
 typedef struct { __m256 a, b; } v16;
@@ -53,8 +55,12 @@ V16_INLINE v16 v16_zero(void) { return (v16){_mm256_setzero_ps(), _mm256_setzero
 V16_INLINE v16 v16_set1(float x) { return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 V16_INLINE v16 v16_load(const float *p) { return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 V16_INLINE void v16_store(float *p, v16 x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
-V16_INLINE v16 v16_load_n(const float *p, int n) { float t[16] = {0}; memcpy(t, p, (size_t)n * sizeof *t); return v16_load(t); }
-V16_INLINE void v16_store_n(float *p, v16 x, int n) { float t[16]; v16_store(t, x); memcpy(p, t, (size_t)n * sizeof *t); }
+V16_INLINE __m256i v8_first(int n) /* lanes below n set */
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+V16_INLINE v16 v16_load_n(const float *p, int n) { return (v16){_mm256_maskload_ps(p, v8_first(n)), _mm256_maskload_ps(p + 8, v8_first(n - 8))}; }
+V16_INLINE void v16_store_n(float *p, v16 x, int n) { _mm256_maskstore_ps(p, v8_first(n), x.a); _mm256_maskstore_ps(p + 8, v8_first(n - 8), x.b); }
 V16_INLINE v16 v16_add(v16 x, v16 y) { return V2(_mm256_add_ps, x, y); }
 V16_INLINE v16 v16_sub(v16 x, v16 y) { return V2(_mm256_sub_ps, x, y); }
 V16_INLINE v16 v16_mul(v16 x, v16 y) { return V2(_mm256_mul_ps, x, y); }
@@ -76,6 +82,8 @@ V16_INLINE i16 i16_and(i16 x, i16 y) { return (i16){_mm256_and_si256(x.a, y.a), 
 V16_INLINE i16 i16_set1(int32_t x) { return (i16){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 V16_INLINE v16 i16_to_v16(i16 x) { return (v16){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 V16_INLINE float v16_first(v16 x) { return _mm256_cvtss_f32(x.a); }
+V16_INLINE __m256 v16_low(v16 x) { return x.a; }
+V16_INLINE __m256 v16_high(v16 x) { return x.b; }
 #undef V2
 #else /* portable */
 typedef struct { float f[16]; } v16;
@@ -112,24 +120,38 @@ V16_INLINE float v16_first(v16 a) { return a.f[0]; }
 #undef V16_EACH
 #endif
 
+/* Sum and maximum over the lanes, in the tree above. */
+#if defined(ISA_avx512) || defined(ISA_avx2)
 V16_INLINE float v16_hsum(v16 x)
 {
-    float t[16];
-    v16_store(t, x);
-    for (int n = 8; n; n /= 2)
-        for (int i = 0; i < n; i++)
-            t[i] += t[i + n];
-    return t[0];
+    __m256 h = _mm256_add_ps(v16_low(x), v16_high(x));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 V16_INLINE float v16_hmax(v16 x)
 {
-    float t[16];
-    v16_store(t, x);
+    __m256 h = _mm256_max_ps(v16_low(x), v16_high(x));
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+#else
+V16_INLINE float v16_hsum(v16 x)
+{
     for (int n = 8; n; n /= 2)
         for (int i = 0; i < n; i++)
-            t[i] = t[i] > t[i + n] ? t[i] : t[i + n];
-    return t[0];
+            x.f[i] += x.f[i + n];
+    return x.f[0];
 }
+V16_INLINE float v16_hmax(v16 x)
+{
+    for (int n = 8; n; n /= 2)
+        for (int i = 0; i < n; i++)
+            x.f[i] = x.f[i] > x.f[i + n] ? x.f[i] : x.f[i + n];
+    return x.f[0];
+}
+#endif
 
 /* e^x: 0 below -87, inf above 88.37 (2.4e38). x = n ln 2 + r with |r| <= 0.347, polynomial of degree 7, exponent added to the bits. */
 V16_INLINE v16 v16_exp(v16 x)

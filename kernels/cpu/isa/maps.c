@@ -255,53 +255,91 @@ void ISA_NAME(sumsq)(struct backend *be, const struct op_sumsq *d)
 
 /* ---- conversions ---- */
 
-static void load_f64(double *y, struct view v, int64_t i0, int64_t n)
+/* A chunk on its way, in double: exact for every type. Whole chunks have a constant count, which compilers turn into vectors. */
+enum { CHUNK = 64 };
+#define CONVERT(to, expr)                                                                                                                  \
+    if (n == CHUNK)                                                                                                                        \
+        for (int i = 0; i < CHUNK; i++)                                                                                                    \
+            (to)[i] = (expr);                                                                                                              \
+    else                                                                                                                                   \
+        for (int i = 0; i < n; i++)                                                                                                        \
+            (to)[i] = (expr);                                                                                                              \
+    break
+
+static void load_f32(float *restrict y, const void *p, enum dtype dt, int64_t at, int n)
 {
-    switch (v.dt) {
+    const uint16_t *h = (const uint16_t *)p + at;
+    switch (dt) {
     case DT_F32:
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (double)((const float *)v.p)[i0 + i];
-        break;
-    case DT_F64:
-        memcpy(y, (const double *)v.p + i0, (size_t)n * sizeof *y);
+        memcpy(y, (const float *)p + at, (size_t)n * sizeof *y);
         break;
     case DT_BF16:
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (double)bf16_to_f32(((const uint16_t *)v.p)[i0 + i]);
-        break;
+        CONVERT(y, bf16_to_f32(h[i]));
     case DT_F16:
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (double)f16_to_f32(((const uint16_t *)v.p)[i0 + i]);
-        break;
+        CONVERT(y, f16_to_f32(h[i]));
+    case DT_F64:
     case DT_I32:
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (double)((const int32_t *)v.p)[i0 + i];
-        break;
+        BUG("no float load of %s", dtype_name(dt));
     }
 }
 
-/* 16-bit targets round to float first, as on every backend. */
-static void store_f64(struct view v, const double *x, int64_t i0, int64_t n)
+static void load_f64(double *restrict y, const void *p, enum dtype dt, int64_t at, int n)
 {
-    switch (v.dt) {
-    case DT_F32:
-        for (int64_t i = 0; i < n; i++)
-            ((float *)v.p)[i0 + i] = (float)x[i];
-        break;
+    const double *f64 = (const double *)p + at;
+    const int32_t *i32 = (const int32_t *)p + at;
+    float t[CHUNK];
+    switch (dt) {
     case DT_F64:
-        memcpy((double *)v.p + i0, x, (size_t)n * sizeof *x);
-        break;
-    case DT_BF16:
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)v.p)[i0 + i] = f32_to_bf16((float)x[i]);
-        break;
-    case DT_F16:
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)v.p)[i0 + i] = f32_to_f16((float)x[i]);
+        memcpy(y, f64, (size_t)n * sizeof *y);
         break;
     case DT_I32:
-        for (int64_t i = 0; i < n; i++)
-            ((int32_t *)v.p)[i0 + i] = (int32_t)x[i];
+        CONVERT(y, (double)i32[i]);
+    case DT_F32:
+    case DT_BF16:
+    case DT_F16:
+        load_f32(t, p, dt, at, n);
+        CONVERT(y, (double)t[i]);
+    }
+}
+
+static void store_f32(void *p, enum dtype dt, const float *restrict x, int64_t at, int n)
+{
+    uint16_t *h = (uint16_t *)p + at;
+    double *f64 = (double *)p + at;
+    int32_t *i32 = (int32_t *)p + at;
+    switch (dt) {
+    case DT_F32:
+        memcpy((float *)p + at, x, (size_t)n * sizeof *x);
+        break;
+    case DT_BF16:
+        CONVERT(h, f32_to_bf16(x[i]));
+    case DT_F16:
+        CONVERT(h, f32_to_f16(x[i]));
+    case DT_F64:
+        CONVERT(f64, (double)x[i]);
+    case DT_I32:
+        CONVERT(i32, (int32_t)x[i]);
+    }
+}
+
+/* From f64 or i32. 16-bit targets round to float first, as on every backend. */
+static void store_f64(void *p, enum dtype dt, const double *restrict x, int64_t at, int n)
+{
+    double *f64 = (double *)p + at;
+    int32_t *i32 = (int32_t *)p + at;
+    float t[CHUNK];
+    switch (dt) {
+    case DT_F64:
+        memcpy(f64, x, (size_t)n * sizeof *x);
+        break;
+    case DT_I32:
+        CONVERT(i32, (int32_t)x[i]);
+    case DT_F32:
+    case DT_BF16:
+    case DT_F16:
+        for (int i = 0; i < n; i++)
+            t[i] = (float)x[i];
+        store_f32(p, dt, t, at, n);
         break;
     }
 }
@@ -309,17 +347,24 @@ static void store_f64(struct view v, const double *x, int64_t i0, int64_t n)
 static void cast_range(const void *ctx, float *part, int64_t i0, int64_t i1)
 {
     const struct op_cast *d = ctx;
-    double t[256];
     UNUSED(part);
     if (d->src.dt == d->dst.dt) {
         size_t size = dtype_size(d->src.dt);
         memcpy((char *)d->dst.p + (size_t)i0 * size, (const char *)d->src.p + (size_t)i0 * size, (size_t)(i1 - i0) * size);
         return;
     }
-    for (int64_t i = i0; i < i1; i += 256) {
-        int64_t n = MIN(i1 - i, (int64_t)256);
-        load_f64(t, d->src, i, n);
-        store_f64(d->dst, t, i, n);
+    bool wide = d->src.dt == DT_F64 || d->src.dt == DT_I32;
+    for (int64_t i = i0; i < i1; i += CHUNK) {
+        int n = (int)MIN(i1 - i, (int64_t)CHUNK);
+        if (wide) {
+            double t[CHUNK];
+            load_f64(t, d->src.p, d->src.dt, i, n);
+            store_f64(d->dst.p, d->dst.dt, t, i, n);
+        } else {
+            float t[CHUNK];
+            load_f32(t, d->src.p, d->src.dt, i, n);
+            store_f32(d->dst.p, d->dst.dt, t, i, n);
+        }
     }
 }
 
