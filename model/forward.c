@@ -41,7 +41,7 @@ static void mixers_fwd(const struct run *r, const struct mx *c, int64_t l, struc
         if (r->cache)
             x->type->step(&own, x, h, y, add, i ? &r->cache->lin[l] : &r->cache->attn[l]);
         else
-            x->type->fwd(&own, x, h, y, add, i ? &sv->lin : &sv->attn);
+            x->type->fwd(&own, x, h, y, add, !sv ? NULL : i ? &sv->lin : &sv->attn);
         add = true;
     }
 }
