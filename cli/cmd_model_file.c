@@ -163,13 +163,13 @@ static int info_text(const struct info *i, struct str *s, struct err *e)
     if (c) {
         struct str mix = STR_INIT;
         mixers_text(c, &mix);
-        str_printf(s, "architecture  %s, %" PRId64 " layers (%s), width %" PRId64 ", FFN %" PRId64 ", vocabulary %" PRId64 "%s\n", mcfg_arch_name(c->arch), c->L, str_c(&mix), c->d, c->F,
-                   c->N, c->tie_embeddings ? ", tied embeddings" : "");
-        str_printf(s, "attention     %" PRId64 " heads over %" PRId64 " of %" PRId64 "%s%s, RoPE theta %g, up to %" PRId64 " positions\n", c->H, c->G, c->head_dim,
-                   c->qkv_bias ? ", qkv bias" : "", c->qk_norm ? ", qk norm" : "", c->rope.theta, c->max_pos);
+        str_printf(s, "architecture  %s, %" PRId64 " layers (%s), width %" PRId64 ", FFN %" PRId64 ", vocabulary %" PRId64 "%s\n",
+                   mcfg_arch_name(c->arch), c->L, str_c(&mix), c->d, c->F, c->N, c->tie_embeddings ? ", tied embeddings" : "");
+        str_printf(s, "attention     %" PRId64 " heads over %" PRId64 " of %" PRId64 "%s%s, RoPE theta %g, up to %" PRId64 " positions\n",
+                   c->H, c->G, c->head_dim, c->qkv_bias ? ", qkv bias" : "", c->qk_norm ? ", qk norm" : "", c->rope.theta, c->max_pos);
         if (c->gdn.heads)
-            str_printf(s, "gdn           %" PRId64 " heads of %" PRId64 " x %" PRId64 ", %s, %s\n", c->gdn.heads, c->gdn.head_k_dim, c->gdn.head_v_dim,
-                       c->gdn.conv_size ? "convolution" : "no convolution", c->gdn.use_gate ? "gate" : "no gate");
+            str_printf(s, "gdn           %" PRId64 " heads of %" PRId64 " x %" PRId64 ", %s, %s\n", c->gdn.heads, c->gdn.head_k_dim,
+                       c->gdn.head_v_dim, c->gdn.conv_size ? "convolution" : "no convolution", c->gdn.use_gate ? "gate" : "no gate");
         str_puts(s, "mixers        ");
         for (int64_t l = 0; l < c->L; l++)
             str_printf(s, "%s%" PRId64 ":%s", l ? " " : "", l, mixer_name(c->mixer[l]));
@@ -180,10 +180,11 @@ static int info_text(const struct info *i, struct str *s, struct err *e)
     } else if (i->k)
         str_printf(s, "configuration none (%s)\n", ckfile_cfg_why(i->k));
     if (i->sum.n_tensors)
-        str_printf(s, "tensors       %zu, %" PRId64 " values, %zu bytes: %s\n", i->sum.n_tensors, i->sum.n_values, i->sum.bytes, i->sum.dtypes);
+        str_printf(s, "tensors       %zu, %" PRId64 " values, %zu bytes: %s\n", i->sum.n_tensors, i->sum.n_values, i->sum.bytes,
+                   i->sum.dtypes);
     if (i->tok)
-        str_printf(s, "tokenizer     %s, %d ids, normaliser %s, eos %d, identity %s\n", tok_family(i->tok), (int)tok_vocab_size(i->tok), tok_normalizer(i->tok), (int)tok_eos(i->tok),
-                   tok_sha256(i->tok));
+        str_printf(s, "tokenizer     %s, %d ids, normaliser %s, eos %d, identity %s\n", tok_family(i->tok), (int)tok_vocab_size(i->tok),
+                   tok_normalizer(i->tok), (int)tok_eos(i->tok), tok_sha256(i->tok));
     else if (i->tok_why.msg[0])
         str_printf(s, "tokenizer     none (%s)\n", i->tok_why.msg);
     str_puts(s, "files\n");
@@ -199,11 +200,13 @@ static int info_open(struct info *i, const char *tokenizer, const char *pretok, 
         TRY(mcfg_load(&i->own, i->path, e));
         i->cfg = &i->own;
         return 0;
-    case CK_TOKENIZER: return tok_load(&i->tok, i->path, pretok, e);
+    case CK_TOKENIZER:
+        return tok_load(&i->tok, i->path, pretok, e);
     case CK_FOLDER:
     case CK_SAFETENSORS:
     case CK_INDEX:
-    case CK_GGUF: break;
+    case CK_GGUF:
+        break;
     }
     TRY(ckfile_open(&i->k, i->path, e));
     i->cfg = ckfile_cfg(i->k);
@@ -222,8 +225,12 @@ int model_info(int argc, char **argv, struct err *e)
     const char *pos[1], *tokenizer = NULL, *pretok = NULL;
     const struct opt opts[] = {MODEL_OPTS(&tokenizer, &pretok), COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab model info PATH [OPTIONS]",
-                                  .about = "What a model is. PATH: a folder, .gguf, .safetensors, *.index.json, config.json or tokenizer.json; it is checked as it is read.", .opts = opts,
-                                  .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+                                  .about = "What a model is. PATH: a folder, .gguf, .safetensors, *.index.json, config.json or "
+                                           "tokenizer.json; it is checked as it is read.",
+                                  .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts),
+                                  .min_pos = 1,
+                                  .max_pos = 1};
     bool done;
     size_t n_pos;
     TRY(cli_parse(&spec, &c, argc, argv, pos, &n_pos, &done, e));
@@ -309,9 +316,13 @@ int model_tensors(int argc, char **argv, struct err *e)
     struct common c = COMMON_INIT;
     const char *pos[1];
     const struct opt opts[] = {COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab model tensors PATH [OPTIONS]",
-                                  .about = "Every tensor: SHA-256 of its float32 little-endian values in Hugging Face row order, type, shape, name.", .opts = opts,
-                                  .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+    const struct cmd_spec spec = {
+        .synopsis = "dashlab model tensors PATH [OPTIONS]",
+        .about = "Every tensor: SHA-256 of its float32 little-endian values in Hugging Face row order, type, shape, name.",
+        .opts = opts,
+        .n_opts = ARRAY_LEN(opts),
+        .min_pos = 1,
+        .max_pos = 1};
     bool done;
     size_t n_pos;
     TRY(cli_parse(&spec, &c, argc, argv, pos, &n_pos, &done, e));
@@ -348,12 +359,16 @@ int model_convert(int argc, char **argv, struct err *e)
     const char *pos[2], *dtype = "f32";
     bool force = false;
     const struct opt opts[] = {
-        {.name = "dtype", .type = OPT_STR, .dst = &dtype, .arg = "f32|bf16|f16", .words = out_dtypes, .help = "of the weights written (A_log and dt_bias stay f32)", .group = "Output"},
-        {.name = "force", .type = OPT_BOOL, .dst = &force, .help = "write into a folder that holds a model already", .group = "Output"},
+        O_WORD("dtype", &dtype, "f32|bf16|f16", out_dtypes, "of the weights written (A_log and dt_bias stay f32)", "Output"),
+        O_FLAG("force", &force, "write into a folder that holds a model already", "Output"),
         COMMON_OPTS_BUT_DTYPE(&c),
     };
-    const struct cmd_spec spec = {.synopsis = "dashlab model convert SRC DST [OPTIONS]", .about = "Writes a model (folder or .gguf) as a Hugging Face folder with its tokenizer.",
-                                  .examples = "  dashlab model convert SmolLM2-135M-Instruct.Q4_1.gguf smollm2 --dtype bf16\n", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 2,
+    const struct cmd_spec spec = {.synopsis = "dashlab model convert SRC DST [OPTIONS]",
+                                  .about = "Writes a model (folder or .gguf) as a Hugging Face folder with its tokenizer.",
+                                  .examples = "  dashlab model convert SmolLM2-135M-Instruct.Q4_1.gguf smollm2 --dtype bf16\n",
+                                  .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts),
+                                  .min_pos = 2,
                                   .max_pos = 2};
     bool done;
     size_t n_pos;

@@ -30,7 +30,9 @@ static int last_top5(struct model *m, const struct tok_ids *ids, struct top_id t
         rc = batch_open(&b, m->be, n, 1, e);
     if (rc == 0)
         rc = batch_set(&b, 1, &p, &n, NULL, m->cfg.N, e) || model_fwd(m, &a, &b, NULL, &hidden, e) ||
-             model_topk(m, view_at(hidden, (n - 1) * m->cfg.d, m->cfg.d), (int)MIN((int64_t)5, m->cfg.N), top, e) ? -1 : 0;
+                     model_topk(m, view_at(hidden, (n - 1) * m->cfg.d, m->cfg.d), (int)MIN((int64_t)5, m->cfg.N), top, e)
+                 ? -1
+                 : 0;
     acts_close(&a);
     batch_close(&b);
     return rc;
@@ -100,18 +102,22 @@ int model_logprobs(int argc, char **argv, struct err *e)
     int64_t rows = 0;
     bool no_special = false;
     const struct opt opts[] = {
-        {.name = "text", .type = OPT_STR, .dst = &text, .arg = "S", .help = "the text", .group = "Text"},
-        {.name = "file", .type = OPT_STR, .dst = &file, .arg = "F", .help = "a file, - for standard input", .group = "Text"},
-        {.name = "ids", .type = OPT_STR, .dst = &ids_path, .arg = "F", .help = "token ids (.u16, .i32, .safetensors, JSON or numbers)", .group = "Text"},
-        {.name = "no-special", .type = OPT_BOOL, .dst = &no_special, .help = "add nothing before the text (no BOS)", .group = "Text"},
+        O_STR("text", &text, "S", "the text", "Text"),
+        O_STR("file", &file, "F", "a file, - for standard input", "Text"),
+        O_STR("ids", &ids_path, "F", "token ids (.u16, .i32, .safetensors, JSON or numbers)", "Text"),
+        O_FLAG("no-special", &no_special, "add nothing before the text (no BOS)", "Text"),
         MODEL_OPTS(&tokenizer, &pretok),
-        {.name = "batch", .type = OPT_I64, .dst = &rows, .arg = "N", .lo = 0, .hi = 1 << 24, .help = "tokens computed at once, 0 = 2048", .group = "Model"},
-        {.name = "backend", .type = OPT_STR, .dst = &backend, .arg = "NAME", .words = backend_words, .help = "ref64, ref32, cpu or cuda in place of --device", .group = "Model"},
+        O_INT("batch", &rows, 0, 1 << 24, "tokens computed at once, 0 = 2048", "Model"),
+        O_WORD("backend", &backend, "NAME", backend_words, "ref64, ref32, cpu or cuda in place of --device", "Model"),
         COMMON_OPTS(&c),
     };
     const struct cmd_spec spec = {.synopsis = "dashlab model logprobs PATH (--text S | --file F | --ids F) [OPTIONS]",
-                                  .about = "Natural-log probability of every token given those before it, and the five most probable next ones.", .opts = opts,
-                                  .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+                                  .about =
+                                      "Natural-log probability of every token given those before it, and the five most probable next ones.",
+                                  .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts),
+                                  .min_pos = 1,
+                                  .max_pos = 1};
     bool done;
     size_t n_pos;
     TRY(cli_parse(&spec, &c, argc, argv, pos, &n_pos, &done, e));
@@ -202,12 +208,22 @@ static int dump_loss(struct dump *d, const int32_t *ids, struct view hidden, boo
         w[i] = i + 1 < d->T ? 1.0 / (double)(d->T - 1) : 0;
     }
     if (rc == 0)
-        rc = be_view(be, be->stat, d->T, &lp, e) || be_view(be, be->act, d->T * d->d, &dh, e) || be_view(be, DT_I32, d->T, &target, e) || be_view(be, be->stat, d->T, &wt, e) ||
-             put_f64(be, wt, w, e) ? -1 : 0;
+        rc = be_view(be, be->stat, d->T, &lp, e) || be_view(be, be->act, d->T * d->d, &dh, e) || be_view(be, DT_I32, d->T, &target, e) ||
+                     be_view(be, be->stat, d->T, &wt, e) || put_f64(be, wt, w, e)
+                 ? -1
+                 : 0;
     if (rc == 0) {
         be_put(be, target, t);
-        be_head_ce(be, &(struct op_head_ce){.lp = lp, .dh = grads ? dh : NO_VIEW, .dw = grads ? head->g : NO_VIEW, .h = hidden, .w = head->w, .target = target, .wt = wt,
-                                            .rows = d->T, .dim = d->d, .vocab = d->N});
+        be_head_ce(be, &(struct op_head_ce){.lp = lp,
+                                            .dh = grads ? dh : NO_VIEW,
+                                            .dw = grads ? head->g : NO_VIEW,
+                                            .h = hidden,
+                                            .w = head->w,
+                                            .target = target,
+                                            .wt = wt,
+                                            .rows = d->T,
+                                            .dim = d->d,
+                                            .vocab = d->N});
         rc = get_f64(be, w, lp, e);
     }
     for (int64_t i = 0; i + 1 < d->T && rc == 0; i++)
@@ -258,14 +274,21 @@ static int dump_write(struct dump *d, const char *path, const int32_t *ids, bool
     const int64_t h[3] = {d->L + 1, d->T, d->d}, a[3] = {d->L, d->T, d->d}, z[2] = {d->T, d->N}, one = 1;
     struct st_out *o;
     TRY(st_out_open(&o, path, e));
-    int rc = st_out_declare(o, "attn_out", dt, 3, a, e) || st_out_declare(o, "hidden", dt, 3, h, e) || st_out_declare(o, "input_ids", ST_I32, 1, &d->T, e) ||
-             st_out_declare(o, "logits", dt, 2, z, e) || st_out_declare(o, "loss", ST_F64, 1, &one, e) ? -1 : 0;
+    int rc = st_out_declare(o, "attn_out", dt, 3, a, e) || st_out_declare(o, "hidden", dt, 3, h, e) ||
+                     st_out_declare(o, "input_ids", ST_I32, 1, &d->T, e) || st_out_declare(o, "logits", dt, 2, z, e) ||
+                     st_out_declare(o, "loss", ST_F64, 1, &one, e)
+                 ? -1
+                 : 0;
     for (size_t i = 0; grads && i < d->m->params.n && rc == 0; i++)
         rc = st_out_declare(o, d->m->params.v[i]->name, dt, d->m->params.v[i]->ndim, d->m->params.v[i]->dims, e);
     if (rc == 0)
-        rc = st_out_begin(o, e) || put_tensor(o, "attn_out", f64, d->attn, d->L * d->T * d->d, e) || put_tensor(o, "hidden", f64, d->hidden, (d->L + 1) * d->T * d->d, e) ||
-             st_out_raw(o, "input_ids", ids, (size_t)d->T * sizeof *ids, e) || put_tensor(o, "logits", f64, d->logits, d->T * d->N, e) ||
-             st_out_raw(o, "loss", &d->loss, sizeof d->loss, e) || (grads && put_grads(o, d->m, f64, e)) ? -1 : 0;
+        rc = st_out_begin(o, e) || put_tensor(o, "attn_out", f64, d->attn, d->L * d->T * d->d, e) ||
+                     put_tensor(o, "hidden", f64, d->hidden, (d->L + 1) * d->T * d->d, e) ||
+                     st_out_raw(o, "input_ids", ids, (size_t)d->T * sizeof *ids, e) ||
+                     put_tensor(o, "logits", f64, d->logits, d->T * d->N, e) || st_out_raw(o, "loss", &d->loss, sizeof d->loss, e) ||
+                     (grads && put_grads(o, d->m, f64, e))
+                 ? -1
+                 : 0;
     if (rc == 0)
         return st_out_commit(o, e);
     st_out_abort(o);
@@ -324,7 +347,8 @@ static int dump_run(struct dump *d, const struct tok_ids *ids, bool grads, struc
     TRY(acts_open(&d->acts, m, &(struct acts_opts){.rows = n, .seqs = 1, .train = grads, .wgrad = grads}, e));
     TRY(batch_open(&d->batch, m->be, n, 1, e));
     TRY(batch_set(&d->batch, 1, &p, &n, NULL, m->cfg.N, e));
-    TRY(model_fwd(m, &d->acts, &d->batch, &(struct fwd_opts){.save = grads, .ctx = d, .on_mixer = on_mixer, .on_stream = on_stream}, &hidden, e));
+    TRY(model_fwd(m, &d->acts, &d->batch, &(struct fwd_opts){.save = grads, .ctx = d, .on_mixer = on_mixer, .on_stream = on_stream},
+                  &hidden, e));
     if (d->err.code != E_OK) {
         *e = d->err;
         return -1;
@@ -339,15 +363,19 @@ int model_forward(int argc, char **argv, struct err *e)
     const char *pos[1], *ids_path = NULL, *out = NULL, *backend = NULL, *rope = NULL;
     bool grads = false;
     const struct opt opts[] = {
-        {.name = "ids", .type = OPT_STR, .dst = &ids_path, .arg = "F", .help = "token ids (.u16, .i32, .safetensors, JSON or numbers)", .group = "Forward"},
-        {.name = "out", .type = OPT_STR, .dst = &out, .arg = "X.safetensors", .help = "hidden, attn_out, logits, loss, input_ids (float64 from ref64, else float32)", .group = "Forward"},
-        {.name = "backend", .type = OPT_STR, .dst = &backend, .arg = "NAME", .words = backend_words, .help = "ref64, ref32, cpu or cuda in place of --device", .group = "Forward"},
-        {.name = "grads", .type = OPT_BOOL, .dst = &grads, .help = "also the gradient of the mean next-token loss, by parameter name", .group = "Forward"},
-        {.name = "rope-from", .type = OPT_STR, .dst = &rope, .arg = "F", .help = "rotary tables rope_cos, rope_sin of this file", .group = "Forward"},
+        O_STR("ids", &ids_path, "F", "token ids (.u16, .i32, .safetensors, JSON or numbers)", "Forward"),
+        O_STR("out", &out, "X.safetensors", "hidden, attn_out, logits, loss, input_ids (float64 from ref64, else float32)", "Forward"),
+        O_WORD("backend", &backend, "NAME", backend_words, "ref64, ref32, cpu or cuda in place of --device", "Forward"),
+        O_FLAG("grads", &grads, "also the gradient of the mean next-token loss, by parameter name", "Forward"),
+        O_STR("rope-from", &rope, "F", "rotary tables rope_cos, rope_sin of this file", "Forward"),
         COMMON_OPTS(&c),
     };
-    const struct cmd_spec spec = {.synopsis = "dashlab model forward PATH --ids F --out X.safetensors [OPTIONS]", .about = "One forward (and backward) pass, everything written to a file.",
-                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+    const struct cmd_spec spec = {.synopsis = "dashlab model forward PATH --ids F --out X.safetensors [OPTIONS]",
+                                  .about = "One forward (and backward) pass, everything written to a file.",
+                                  .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts),
+                                  .min_pos = 1,
+                                  .max_pos = 1};
     bool done;
     size_t n_pos;
     TRY(cli_parse(&spec, &c, argc, argv, pos, &n_pos, &done, e));
@@ -460,6 +488,31 @@ static int print_generated(const struct model *m, const int32_t *ids, int32_t n,
     return rc;
 }
 
+/* The continuation of ids, printed. */
+static int generate(struct model *m, const struct tok_ids *ids, int64_t max_new, bool ignore_eos, bool json, struct err *e)
+{
+    struct prog prog;
+    const int32_t *p = ids->v;
+    int32_t n = (int32_t)ids->n, n_out = 0, *out = ids->n ? calloc((size_t)max_new, sizeof *out) : NULL;
+    if (!ids->n)
+        return ERR(e, E_INPUT, "the prompt has no tokens");
+    if (!out)
+        return err_nomem(e, (size_t)max_new * sizeof *out, "the continuation");
+    prog_start(&prog, "generate", "tokens", max_new);
+    struct gen_opts o = {.batch = 1,
+                         .max_new = max_new,
+                         .stop = m->cfg.eos,
+                         .n_stop = ignore_eos ? 0 : m->cfg.n_eos,
+                         .ctx = &prog,
+                         .progress = gen_progress};
+    int rc = gen_greedy(m, 1, &p, &n, &o, &out, &n_out, e);
+    prog_end(&prog);
+    if (rc == 0)
+        rc = print_generated(m, out, n_out, json, e);
+    free(out);
+    return rc;
+}
+
 int model_generate(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
@@ -467,19 +520,23 @@ int model_generate(int argc, char **argv, struct err *e)
     bool chat = false, ignore_eos = false, no_special = false;
     int64_t max_new = 128;
     const struct opt opts[] = {
-        {.name = "prompt", .type = OPT_STR, .dst = &prompt, .arg = "S", .help = "the text to continue", .group = "Prompt"},
-        {.name = "file", .type = OPT_STR, .dst = &file, .arg = "F", .help = "the same from a file, - for standard input", .group = "Prompt"},
-        {.name = "ids", .type = OPT_STR, .dst = &ids_path, .arg = "F", .help = "token ids (.u16, .i32, .safetensors, JSON or numbers)", .group = "Prompt"},
-        {.name = "chat", .type = OPT_BOOL, .dst = &chat, .help = "the prompt is a user's message in the model's chat template", .group = "Prompt"},
-        {.name = "no-special", .type = OPT_BOOL, .dst = &no_special, .help = "add nothing before the prompt (no BOS)", .group = "Prompt"},
-        {.name = "max-new", .type = OPT_I64, .dst = &max_new, .arg = "N", .lo = 1, .hi = 1 << 24, .help = "tokens at most", .group = "Generation"},
-        {.name = "ignore-eos", .type = OPT_BOOL, .dst = &ignore_eos, .help = "go on after an end token", .group = "Generation"},
+        O_STR("prompt", &prompt, "S", "the text to continue", "Prompt"),
+        O_STR("file", &file, "F", "the same from a file, - for standard input", "Prompt"),
+        O_STR("ids", &ids_path, "F", "token ids (.u16, .i32, .safetensors, JSON or numbers)", "Prompt"),
+        O_FLAG("chat", &chat, "the prompt is a user's message in the model's chat template", "Prompt"),
+        O_FLAG("no-special", &no_special, "add nothing before the prompt (no BOS)", "Prompt"),
+        O_INT("max-new", &max_new, 1, 1 << 24, "tokens at most", "Generation"),
+        O_FLAG("ignore-eos", &ignore_eos, "go on after an end token", "Generation"),
         MODEL_OPTS(&tokenizer, &pretok),
-        {.name = "backend", .type = OPT_STR, .dst = &backend, .arg = "NAME", .words = backend_words, .help = "ref64, ref32, cpu or cuda in place of --device", .group = "Model"},
+        O_WORD("backend", &backend, "NAME", backend_words, "ref64, ref32, cpu or cuda in place of --device", "Model"),
         COMMON_OPTS(&c),
     };
-    const struct cmd_spec spec = {.synopsis = "dashlab model generate PATH (--prompt S | --file F | --ids F) [OPTIONS]", .about = "Greedy continuation.",
-                                  .examples = "  dashlab model generate SmolLM2.gguf --chat --prompt \"What is 2 + 2?\" --max-new 32\n", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1,
+    const struct cmd_spec spec = {.synopsis = "dashlab model generate PATH (--prompt S | --file F | --ids F) [OPTIONS]",
+                                  .about = "Greedy continuation.",
+                                  .examples = "  dashlab model generate SmolLM2.gguf --chat --prompt \"What is 2 + 2?\" --max-new 32\n",
+                                  .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts),
+                                  .min_pos = 1,
                                   .max_pos = 1};
     bool done;
     size_t n_pos;
@@ -491,7 +548,6 @@ int model_generate(int argc, char **argv, struct err *e)
     struct cli_rt rt;
     struct model *m = NULL;
     struct tok_ids ids = {0};
-    int32_t *out = NULL, n_out = 0;
     TRY(cli_open(&rt, &c, backend, e));
     /* with ids a tokenizer is only needed to show the text */
     struct model_open_opts mo = {.want_tokenizer = !ids_path || tokenizer, .tokenizer = tokenizer, .pretok = pretok};
@@ -501,22 +557,8 @@ int model_generate(int argc, char **argv, struct err *e)
         m->tok = NULL;
     if (rc == 0)
         rc = chat ? chat_ids(m, prompt, file, &ids, e) : ids_from(m->tok, prompt, file, ids_path, !no_special, &ids, e);
-    if (rc == 0 && !ids.n)
-        rc = ERR(e, E_INPUT, "the prompt has no tokens");
-    if (rc == 0 && !(out = calloc((size_t)max_new, sizeof *out)))
-        rc = err_nomem(e, (size_t)max_new * sizeof *out, "the continuation");
-    if (rc == 0) {
-        struct prog prog;
-        const int32_t *p = ids.v;
-        int32_t n = (int32_t)ids.n;
-        prog_start(&prog, "generate", "tokens", max_new);
-        struct gen_opts o = {.batch = 1, .max_new = max_new, .stop = m->cfg.eos, .n_stop = ignore_eos ? 0 : m->cfg.n_eos, .ctx = &prog, .progress = gen_progress};
-        rc = gen_greedy(m, 1, &p, &n, &o, &out, &n_out, e);
-        prog_end(&prog);
-    }
     if (rc == 0)
-        rc = print_generated(m, out, n_out, c.json, e);
-    free(out);
+        rc = generate(m, &ids, max_new, ignore_eos, c.json, e);
     tok_ids_free(&ids);
     model_close(m);
     cli_close(&rt);

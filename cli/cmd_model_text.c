@@ -26,7 +26,8 @@ static int render_messages(const struct tok *t, const struct text_opts *o, struc
     enum chat_kind kind = chat_detect(tok_chat_template(t));
     int rc = text_read(o->messages, &s, e);
     if (rc == 0 && o->chat_template && !chat_by_name(o->chat_template, &kind))
-        rc = ERR(e, E_USAGE, "unknown chat template '%s' (chatml, smollm2, qwen2, qwen25, qwen3, llama3, llama31, llama32)", o->chat_template);
+        rc = ERR(e, E_USAGE, "unknown chat template '%s' (chatml, smollm2, qwen2, qwen25, qwen3, llama3, llama31, llama32)",
+                 o->chat_template);
     if (rc == 0)
         rc = jdoc_parse(&d, o->messages, str_c(&s), s.len, e);
     const json_t *a = rc == 0 && json_is_object(d.root) ? json_object_get(d.root, "messages") : d.root;
@@ -137,21 +138,25 @@ int model_tokenize(int argc, char **argv, struct err *e)
     struct text_opts o = {0};
     const char *pos[2], *pretok = NULL;
     const struct opt opts[] = {
-        {.name = "text", .type = OPT_STR, .dst = &o.text, .arg = "S", .help = "the text (with --decode: the ids)", .group = "Text"},
-        {.name = "file", .type = OPT_STR, .dst = &o.file, .arg = "F", .help = "the text or the ids in a file, - for standard input", .group = "Text"},
-        {.name = "messages", .type = OPT_STR, .dst = &o.messages, .arg = "F", .help = "JSON array of {role, content}: render the chat template", .group = "Text"},
-        {.name = "generation-prompt", .type = OPT_BOOL, .dst = &o.generation_prompt, .help = "end the rendering where the assistant begins", .group = "Text"},
-        {.name = "chat-template", .type = OPT_STR, .dst = &o.chat_template, .arg = "NAME", .help = "a built-in template in place of the model's", .group = "Text"},
-        {.name = "no-special", .type = OPT_BOOL, .dst = &o.no_special, .help = "add nothing before and after the text (no BOS)", .group = "Text"},
-        {.name = "plain", .type = OPT_BOOL, .dst = &o.plain, .help = "text that spells a special token is plain text", .group = "Text"},
-        {.name = "decode", .type = OPT_BOOL, .dst = &o.decode, .help = "from ids to text", .group = "Text"},
-        {.name = "skip-special", .type = OPT_BOOL, .dst = &o.skip_special, .help = "with --decode: leave special tokens out", .group = "Text"},
-        {.name = "pretok", .type = OPT_STR, .dst = &pretok, .arg = "NAME", .help = "split rule of an unknown vocab.json", .group = "Model"},
+        O_STR("text", &o.text, "S", "the text (with --decode: the ids)", "Text"),
+        O_STR("file", &o.file, "F", "the text or the ids in a file, - for standard input", "Text"),
+        O_STR("messages", &o.messages, "F", "JSON array of {role, content}: render the chat template", "Text"),
+        O_FLAG("generation-prompt", &o.generation_prompt, "end the rendering where the assistant begins", "Text"),
+        O_STR("chat-template", &o.chat_template, "NAME", "a built-in template in place of the model's", "Text"),
+        O_FLAG("no-special", &o.no_special, "add nothing before and after the text (no BOS)", "Text"),
+        O_FLAG("plain", &o.plain, "text that spells a special token is plain text", "Text"),
+        O_FLAG("decode", &o.decode, "from ids to text", "Text"),
+        O_FLAG("skip-special", &o.skip_special, "with --decode: leave special tokens out", "Text"),
+        O_STR("pretok", &pretok, "NAME", "split rule of an unknown vocab.json", "Model"),
         COMMON_OPTS(&c),
     };
-    const struct cmd_spec spec = {.synopsis = "dashlab model tokenize PATH (--text S | --file F | - | --messages F) [OPTIONS]",
-                                  .about = "Text to ids and back. PATH: a model folder, .gguf, tokenizer.json, or a folder with vocab.json and merges.txt.", .opts = opts,
-                                  .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 2};
+    const struct cmd_spec spec = {
+        .synopsis = "dashlab model tokenize PATH (--text S | --file F | - | --messages F) [OPTIONS]",
+        .about = "Text to ids and back. PATH: a model folder, .gguf, tokenizer.json, or a folder with vocab.json and merges.txt.",
+        .opts = opts,
+        .n_opts = ARRAY_LEN(opts),
+        .min_pos = 1,
+        .max_pos = 2};
     bool done;
     size_t n_pos;
     TRY(cli_parse(&spec, &c, argc, argv, pos, &n_pos, &done, e));

@@ -25,8 +25,8 @@ static void print_result(const struct ppl_result *r, const struct ppl_opts *o, i
         printf("rule %s, window %" PRId64, rule, o->window);
         if (o->rule == PPL_STRIDE || o->rule == PPL_HF)
             printf(", stride %" PRId64, o->stride);
-        printf("\ntokens read    %" PRId64 "\ntokens scored  %" PRId64 "\nnll            %.6f nats (%.8f a token)\nperplexity     %.6f\n", used, r->tokens, r->nll,
-               r->nll / (double)r->tokens, r->ppl);
+        printf("\ntokens read    %" PRId64 "\ntokens scored  %" PRId64 "\nnll            %.6f nats (%.8f a token)\nperplexity     %.6f\n",
+               used, r->tokens, r->nll, r->nll / (double)r->tokens, r->ppl);
         return;
     }
     struct str s = STR_INIT;
@@ -48,64 +48,76 @@ static void print_result(const struct ppl_result *r, const struct ppl_opts *o, i
     str_free(&s);
 }
 
-int cmd_ppl(int argc, char **argv, struct err *e)
+struct args {
+    const char *model, *file, *ids, *tokenizer, *pretok, *rule;
+    int64_t max_tokens;
+};
+
+static int run(const struct args *a, struct ppl_opts *o, const struct common *c, struct err *e)
 {
-    struct common c = COMMON_INIT;
-    const char *model = NULL, *file = NULL, *ids = NULL, *tokenizer = NULL, *pretok = NULL, *rule = "nonoverlap";
-    int64_t max_tokens = 0;
-    struct ppl_opts o = {.window = 512, .stride = 256};
-    const struct opt opts[] = {
-        {.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH", .help = "model folder or .gguf", .group = "Model"},
-        MODEL_OPTS(&tokenizer, &pretok),
-        {.name = "file", .type = OPT_STR, .dst = &file, .arg = "F", .help = "text, taken as it is (- for standard input)", .group = "Text"},
-        {.name = "ids", .type = OPT_STR, .dst = &ids, .arg = "F", .help = "token ids in place of a text (.u16, .i32, JSON or numbers)", .group = "Text"},
-        {.name = "max-tokens", .type = OPT_I64, .dst = &max_tokens, .arg = "N", .lo = 0, .hi = 1e15, .help = "the first N tokens, 0 = all", .group = "Text"},
-        {.name = "rule", .type = OPT_STR, .dst = &rule, .arg = "RULE", .words = rule_words, .help = "nonoverlap, stride, hf (the guide's weights) or llamacpp", .group = "Rule"},
-        {.name = "window", .type = OPT_I64, .dst = &o.window, .arg = "N", .lo = 2, .hi = 1 << 24, .help = "tokens of context", .group = "Rule"},
-        {.name = "stride", .type = OPT_I64, .dst = &o.stride, .arg = "N", .lo = 1, .hi = 1 << 24, .help = "step of the stride and hf rules", .group = "Rule"},
-        {.name = "rows", .type = OPT_I64, .dst = &o.rows, .arg = "N", .lo = 0, .hi = 1 << 24, .help = "tokens computed at once, 0 = 2048", .group = "Rule"},
-        COMMON_OPTS(&c),
-    };
-    const struct cmd_spec spec = {.synopsis = "dashlab ppl --model PATH (--file F | --ids F) [OPTIONS]", .about = "Perplexity of a text.",
-                                  .examples = "  dashlab ppl --model SmolLM2.gguf --file wiki.test.raw --max-tokens 20000 --rule stride\n", .opts = opts, .n_opts = ARRAY_LEN(opts)};
-    bool done;
-    size_t n_pos;
-    TRY(cli_parse(&spec, &c, argc, argv, NULL, &n_pos, &done, e));
-    if (done)
-        return 0;
-    if (!model)
-        return ERR(e, E_USAGE, "--model is missing");
-    if ((file != NULL) == (ids != NULL))
-        return ERR(e, E_USAGE, "give one of --file and --ids");
-    for (int i = 0; rule_words[i]; i++)
-        if (!strcmp(rule_words[i], rule))
-            o.rule = (enum ppl_rule)i;
-    if (o.stride > o.window && (o.rule == PPL_STRIDE || o.rule == PPL_HF))
-        return ERR(e, E_USAGE, "--stride %" PRId64 " is larger than --window %" PRId64, o.stride, o.window);
-    o.stride = MIN(o.stride, o.window);
     struct cli_rt rt;
     struct model *m = NULL;
     struct tok_ids t = {0};
     struct ppl_result r;
     struct prog prog;
-    TRY(cli_open(&rt, &c, NULL, e));
-    struct model_open_opts mo = {.want_tokenizer = ids == NULL, .tokenizer = tokenizer, .pretok = pretok};
-    int rc = model_open(&m, rt.be, model, &mo, e);
+    TRY(cli_open(&rt, c, NULL, e));
+    struct model_open_opts mo = {.want_tokenizer = a->ids == NULL, .tokenizer = a->tokenizer, .pretok = a->pretok};
+    int rc = model_open(&m, rt.be, a->model, &mo, e);
     if (rc == 0)
-        rc = ids_from(m->tok, NULL, file, ids, true, &t, e);
-    if (rc == 0 && max_tokens && (int64_t)t.n > max_tokens)
-        t.n = (size_t)max_tokens;
+        rc = ids_from(m->tok, NULL, a->file, a->ids, true, &t, e);
+    if (rc == 0 && a->max_tokens && (int64_t)t.n > a->max_tokens)
+        t.n = (size_t)a->max_tokens;
     if (rc == 0) {
         prog_start(&prog, "ppl", "windows", 0);
-        o.ctx = &prog;
-        o.progress = progress;
-        rc = ppl_compute(m, t.v, (int64_t)t.n, &o, &r, e);
+        o->ctx = &prog;
+        o->progress = progress;
+        rc = ppl_compute(m, t.v, (int64_t)t.n, o, &r, e);
         prog_end(&prog);
     }
     if (rc == 0)
-        print_result(&r, &o, (int64_t)t.n, rule, c.json);
+        print_result(&r, o, (int64_t)t.n, a->rule, c->json);
     tok_ids_free(&t);
     model_close(m);
     cli_close(&rt);
     return rc;
+}
+
+int cmd_ppl(int argc, char **argv, struct err *e)
+{
+    struct common c = COMMON_INIT;
+    struct args a = {.rule = "nonoverlap"};
+    struct ppl_opts o = {.window = 512, .stride = 256};
+    const struct opt opts[] = {
+        O_STR("model", &a.model, "PATH", "model folder or .gguf", "Model"),
+        MODEL_OPTS(&a.tokenizer, &a.pretok),
+        O_STR("file", &a.file, "F", "text, taken as it is (- for standard input)", "Text"),
+        O_STR("ids", &a.ids, "F", "token ids in place of a text (.u16, .i32, JSON or numbers)", "Text"),
+        O_INT("max-tokens", &a.max_tokens, 0, 1e15, "the first N tokens, 0 = all", "Text"),
+        O_WORD("rule", &a.rule, "RULE", rule_words, "nonoverlap, stride, hf (the guide's weights) or llamacpp", "Rule"),
+        O_INT("window", &o.window, 2, 1 << 24, "tokens of context", "Rule"),
+        O_INT("stride", &o.stride, 1, 1 << 24, "step of the stride and hf rules", "Rule"),
+        O_INT("rows", &o.rows, 0, 1 << 24, "tokens computed at once, 0 = 2048", "Rule"),
+        COMMON_OPTS(&c),
+    };
+    const struct cmd_spec spec = {.synopsis = "dashlab ppl --model PATH (--file F | --ids F) [OPTIONS]",
+                                  .about = "Perplexity of a text.",
+                                  .examples = "  dashlab ppl --model SmolLM2.gguf --file wiki.test.raw --max-tokens 20000 --rule stride\n",
+                                  .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts)};
+    bool done;
+    size_t n_pos;
+    TRY(cli_parse(&spec, &c, argc, argv, NULL, &n_pos, &done, e));
+    if (done)
+        return 0;
+    if (!a.model)
+        return ERR(e, E_USAGE, "--model is missing");
+    if ((a.file != NULL) == (a.ids != NULL))
+        return ERR(e, E_USAGE, "give one of --file and --ids");
+    for (int i = 0; rule_words[i]; i++)
+        if (!strcmp(rule_words[i], a.rule))
+            o.rule = (enum ppl_rule)i;
+    if (o.stride > o.window && (o.rule == PPL_STRIDE || o.rule == PPL_HF))
+        return ERR(e, E_USAGE, "--stride %" PRId64 " is larger than --window %" PRId64, o.stride, o.window);
+    o.stride = MIN(o.stride, o.window);
+    return run(&a, &o, &c, e);
 }

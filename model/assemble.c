@@ -75,8 +75,13 @@ int linset_make(struct linset **out, const struct model *teacher, const struct l
     name_teacher(&c, teacher);
     c.dashlab.kv_expand = o->init.kv_expand;
     int64_t heads = o->heads ? o->heads : c.H;
-    c.gdn = (struct mcfg_gdn){.heads = heads, .v_heads = heads, .head_k_dim = o->head_k_dim ? o->head_k_dim : c.head_dim, .head_v_dim = o->head_v_dim ? o->head_v_dim : c.head_dim,
-                              .conv_size = o->conv ? 4 : 0, .use_gate = o->gate, .norm_eps = o->norm_eps > 0 ? o->norm_eps : 1e-6};
+    c.gdn = (struct mcfg_gdn){.heads = heads,
+                              .v_heads = heads,
+                              .head_k_dim = o->head_k_dim ? o->head_k_dim : c.head_dim,
+                              .head_v_dim = o->head_v_dim ? o->head_v_dim : c.head_dim,
+                              .conv_size = o->conv ? 4 : 0,
+                              .use_gate = o->gate,
+                              .norm_eps = o->norm_eps > 0 ? o->norm_eps : 1e-6};
     if (mcfg_check(&c, "linear mixers", e) != 0) {
         mcfg_free(&c);
         return -1;
@@ -99,7 +104,8 @@ int linset_make(struct linset **out, const struct model *teacher, const struct l
 int linset_alike(const struct linset *s, const struct mcfg *teacher, struct err *e)
 {
     if (s->cfg.L != teacher->L || s->cfg.d != teacher->d)
-        return ERR(e, E_INPUT, "the linear mixers are for %" PRId64 " layers of width %" PRId64 ", the teacher has %" PRId64 " of %" PRId64, s->cfg.L, s->cfg.d, teacher->L, teacher->d);
+        return ERR(e, E_INPUT, "the linear mixers are for %" PRId64 " layers of width %" PRId64 ", the teacher has %" PRId64 " of %" PRId64,
+                   s->cfg.L, s->cfg.d, teacher->L, teacher->d);
     return 0;
 }
 
@@ -108,7 +114,8 @@ int linset_alike(const struct linset *s, const struct mcfg *teacher, struct err 
 static enum st_dtype dtype_of(const char *dtype, const char *name)
 {
     size_t n = strlen(name);
-    bool exact = (n > 5 && !strcmp(name + n - 5, "A_log")) || (n > 7 && !strcmp(name + n - 7, "dt_bias")); /* bf16 would move the decay by up to 0.8 % */
+    bool exact = (n > 5 && !strcmp(name + n - 5, "A_log")) ||
+                 (n > 7 && !strcmp(name + n - 7, "dt_bias")); /* bf16 would move the decay by up to 0.8 % */
     return exact || !strcmp(dtype, "float32") ? ST_F32 : !strcmp(dtype, "float16") ? ST_F16 : ST_BF16;
 }
 
@@ -138,7 +145,8 @@ static int write_values(struct st_out *w, struct backend *be, const struct param
 }
 
 /* Declares and writes params[n] under their disk names; w is freed. */
-static int write_params(struct st_out *w, struct backend *be, const struct param *const *p, const char (*disk)[256], size_t n, const char *dtype, struct err *e)
+static int write_params(struct st_out *w, struct backend *be, const struct param *const *p, const char (*disk)[256], size_t n,
+                        const char *dtype, struct err *e)
 {
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++)
@@ -170,14 +178,14 @@ int linset_save(const struct linset *s, const char *dir, const char *dtype, stru
     struct st_out *w;
     TRY(check_dtype(dtype, e));
     TRY(mkdir_p(dir, e));
-    char (*disk)[256] = calloc(s->params.n, sizeof *disk);
+    char(*disk)[256] = calloc(s->params.n, sizeof *disk);
     if (!disk)
         return err_nomem(e, s->params.n * sizeof *disk, "tensor names");
     for (size_t i = 0; i < s->params.n; i++)
         mcfg_disk_name(LAYOUT_FLA, s->params.v[i]->name, disk[i]);
     int rc = st_out_open(&w, path_join(path, dir, SET_FILE), e);
     if (rc == 0)
-        rc = write_params(w, s->be, (const struct param *const *)s->params.v, (const char (*)[256])disk, s->params.n, dtype, e);
+        rc = write_params(w, s->be, (const struct param *const *)s->params.v, (const char(*)[256])disk, s->params.n, dtype, e);
     free(disk);
     return rc == 0 ? write_config(&s->cfg, dir, dtype, e) : -1;
 }
@@ -185,11 +193,12 @@ int linset_save(const struct linset *s, const char *dir, const char *dtype, stru
 static int load_tensor(struct backend *be, const struct st_tensor *t, const char *file, const struct param *p, struct err *e)
 {
     if (t->n != p->n || t->ndim != p->ndim || (t->dtype != ST_F32 && t->dtype != ST_BF16 && t->dtype != ST_F16))
-        return ERR(e, E_INPUT, "%s: tensor '%s' has %" PRId64 " %s values in %d dimensions; %" PRId64 " floats in %d are expected", file, t->name, t->n, st_dtype_name(t->dtype), t->ndim,
-                   p->n, p->ndim);
+        return ERR(e, E_INPUT, "%s: tensor '%s' has %" PRId64 " %s values in %d dimensions; %" PRId64 " floats in %d are expected", file,
+                   t->name, t->n, st_dtype_name(t->dtype), t->ndim, p->n, p->ndim);
     for (int i = 0; i < t->ndim; i++)
         if (t->shape[i] != p->dims[i])
-            return ERR(e, E_INPUT, "%s: tensor '%s' has %" PRId64 " at dimension %d; %" PRId64 " expected", file, t->name, t->shape[i], i, p->dims[i]);
+            return ERR(e, E_INPUT, "%s: tensor '%s' has %" PRId64 " at dimension %d; %" PRId64 " expected", file, t->name, t->shape[i], i,
+                       p->dims[i]);
     float *v = malloc((size_t)p->n * sizeof *v);
     if (!v)
         return err_nomem(e, (size_t)p->n * sizeof *v, t->name);
@@ -244,7 +253,8 @@ int linset_load(struct linset **out, struct backend *be, const char *dir, struct
     char path[1024];
     TRY(mcfg_load(&c, dir, e));
     if (mcfg_count(&c, MIX_GDN) != c.L) {
-        int rc = ERR(e, E_INPUT, "'%s' has linear mixers in %" PRId64 " of %" PRId64 " layers; a set of all layers is needed", dir, mcfg_count(&c, MIX_GDN), c.L);
+        int rc = ERR(e, E_INPUT, "'%s' has linear mixers in %" PRId64 " of %" PRId64 " layers; a set of all layers is needed", dir,
+                     mcfg_count(&c, MIX_GDN), c.L);
         mcfg_free(&c);
         return rc;
     }
@@ -313,8 +323,9 @@ int model_assemble(struct model **out, const struct model *teacher, const struct
 
 /* ---- a whole model on disk ---- */
 
-static const char *const tokenizer_files[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-                                              "generation_config.json", "chat_template.jinja"};
+static const char *const tokenizer_files[] = {
+    "tokenizer.json",    "tokenizer_config.json",  "vocab.json",         "merges.txt", "special_tokens_map.json",
+    "added_tokens.json", "generation_config.json", "chat_template.jinja"};
 
 /* A GGUF file has its tokenizer inside. One that is not implemented does not keep the weights from being written. */
 static int export_gguf(const char *src, const char *dir, struct err *e)
@@ -373,7 +384,8 @@ struct listing {
     char name[256];
 };
 
-/* A canonical name of a layer with one operator -> its parameter; the linear mixer of a layer that also has attention goes by another name in memory. */
+/* A canonical name of a layer with one operator -> its parameter; the linear mixer of a layer that also has attention goes by another name
+ * in memory. */
 static int list_tensor(void *ctx, const char *name, int ndim, const int64_t *shape)
 {
     struct listing *l = ctx;
@@ -412,7 +424,7 @@ int model_save(const struct model *m, const char *dir, const char *dtype, const 
     if (rc == 0)
         rc = st_out_open_dir(&w, dir, 0, e);
     if (rc == 0)
-        rc = write_params(w, m->be, list.p, (const char (*)[256])list.disk, list.n, dtype, e);
+        rc = write_params(w, m->be, list.p, (const char(*)[256])list.disk, list.n, dtype, e);
     free(list.p);
     free(list.disk);
     if (rc != 0)

@@ -46,7 +46,8 @@ int batch_set(struct batch *b, int32_t n, const int32_t *const *tok, const int32
         off[i] = (int32_t)r;
         for (int32_t t = 0; t < len[i]; t++, r++) {
             if (tok[i][t] < 0 || tok[i][t] >= vocab)
-                return ERR(e, E_INPUT, "token id %d at position %d of sequence %d is outside the vocabulary of %" PRId64, (int)tok[i][t], (int)t, (int)i, vocab);
+                return ERR(e, E_INPUT, "token id %d at position %d of sequence %d is outside the vocabulary of %" PRId64, (int)tok[i][t],
+                           (int)t, (int)i, vocab);
             ids[r] = tok[i][t];
             pos[r] = (start ? start[i] : 0) + t;
         }

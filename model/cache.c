@@ -41,7 +41,8 @@ static int alloc_states(const struct cache *c, int64_t l, int which, int64_t cap
     for (int j = 0; j < n; j++) {
         out->elems[j] = state_elems(&s[j], capacity);
         if (be_view(c->be, s[j].stat ? c->be->stat : c->be->act, c->slots * out->elems[j], &out->v[j], e) != 0)
-            return err_wrap(e, "state '%s' of layer %" PRId64 " for %d sequences of %" PRId64 " tokens", s[j].name, l, (int)c->slots, capacity);
+            return err_wrap(e, "state '%s' of layer %" PRId64 " for %d sequences of %" PRId64 " tokens", s[j].name, l, (int)c->slots,
+                            capacity);
     }
     return 0;
 }
@@ -65,7 +66,8 @@ int cache_open(struct cache **out, struct model *m, int32_t slots, int64_t capac
     c->lin = calloc(L, sizeof *c->lin);
     int rc = c->len && c->ops && c->attn && c->lin ? 0 : err_nomem(e, L * sizeof *c->attn, "a cache");
     if (rc == 0 && (int64_t)slots * capacity > INT32_MAX)
-        rc = ERR(e, E_ENV, "a cache of %d sequences of %" PRId64 " tokens has more than 2^31 rows; use a smaller batch", (int)slots, capacity);
+        rc = ERR(e, E_ENV, "a cache of %d sequences of %" PRId64 " tokens has more than 2^31 rows; use a smaller batch", (int)slots,
+                 capacity);
     for (int64_t l = 0; rc == 0 && l < m->cfg.L; l++) {
         c->ops[l] = m->layer[l].ops;
         rc = alloc_states(c, l, 0, capacity, &c->attn[l], e) || alloc_states(c, l, 1, capacity, &c->lin[l], e) ? -1 : 0;
@@ -100,7 +102,8 @@ static int64_t used_elems(const struct mixer_state *s, int64_t len)
     return s->per_token * len + s->fixed;
 }
 
-static void copy_slot(struct backend *be, const struct mixer_state *s, struct view dst, int64_t delems, int32_t dslot, struct view src, int64_t selems, int32_t sslot, int64_t len)
+static void copy_slot(struct backend *be, const struct mixer_state *s, struct view dst, int64_t delems, int32_t dslot, struct view src,
+                      int64_t selems, int32_t sslot, int64_t len)
 {
     int64_t n = used_elems(s, len);
     be_copy(be, view_at(dst, dslot * delems, n), view_at(src, sslot * selems, n));
@@ -111,7 +114,8 @@ int cache_reserve(struct cache *c, int64_t capacity, struct err *e)
     if (capacity <= c->capacity)
         return 0;
     if ((int64_t)c->slots * capacity > INT32_MAX)
-        return ERR(e, E_ENV, "a cache of %d sequences of %" PRId64 " tokens has more than 2^31 rows; use a smaller batch", (int)c->slots, capacity);
+        return ERR(e, E_ENV, "a cache of %d sequences of %" PRId64 " tokens has more than 2^31 rows; use a smaller batch", (int)c->slots,
+                   capacity);
     for (int64_t l = 0; l < c->m->cfg.L; l++)
         for (int i = 0; i < 2; i++) {
             struct mixer_state s[MIXER_MAX_STATE];
@@ -202,7 +206,8 @@ static struct view upload(struct backend *be, struct dmem *a, const int32_t *p, 
     return v;
 }
 
-static void seqs_upload(struct seqs *s, const struct seqs *like, struct backend *be, struct dmem *a, const int32_t *kv_off, const int32_t *kv_len)
+static void seqs_upload(struct seqs *s, const struct seqs *like, struct backend *be, struct dmem *a, const int32_t *kv_off,
+                        const int32_t *kv_len)
 {
     *s = *like;
     s->kv_off = kv_off;
@@ -211,7 +216,8 @@ static void seqs_upload(struct seqs *s, const struct seqs *like, struct backend 
     s->d_kv_len = upload(be, a, kv_len, like->n);
 }
 
-static void plan_full(struct cache_rows *out, const struct cache *c, int32_t slot0, const struct seqs *q, struct backend *be, struct dmem *a, struct host_idx *h)
+static void plan_full(struct cache_rows *out, const struct cache *c, int32_t slot0, const struct seqs *q, struct backend *be,
+                      struct dmem *a, struct host_idx *h)
 {
     int32_t *off = idx_take(h, (size_t)q->n), *len = idx_take(h, (size_t)q->n), *di = idx_take(h, (size_t)q->rows);
     for (int32_t i = 0; i < q->n; i++) {
@@ -224,7 +230,8 @@ static void plan_full(struct cache_rows *out, const struct cache *c, int32_t slo
     out->full_di = upload(be, a, di, q->rows);
 }
 
-static void plan_ring(struct ring_rows *r, int32_t w, const struct cache *c, int32_t slot0, const struct seqs *q, struct backend *be, struct dmem *a, struct host_idx *h)
+static void plan_ring(struct ring_rows *r, int32_t w, const struct cache *c, int32_t slot0, const struct seqs *q, struct backend *be,
+                      struct dmem *a, struct host_idx *h)
 {
     const int32_t n = q->n;
     int32_t *off = idx_take(h, (size_t)n), *len = idx_take(h, (size_t)n);
@@ -264,7 +271,8 @@ static void plan_ring(struct ring_rows *r, int32_t w, const struct cache *c, int
     }
 }
 
-int cache_plan_rows(struct cache_rows *out, const struct cache *c, int32_t slot0, const struct seqs *seqs, struct backend *be, struct dmem *a, struct host_idx *h, struct err *e)
+int cache_plan_rows(struct cache_rows *out, const struct cache *c, int32_t slot0, const struct seqs *seqs, struct backend *be,
+                    struct dmem *a, struct host_idx *h, struct err *e)
 {
     int32_t windows[CACHE_MAX_WINDOWS];
     int n_win = 0;
@@ -279,7 +287,9 @@ int cache_plan_rows(struct cache_rows *out, const struct cache *c, int32_t slot0
         for (int i = 0; i < n_win; i++)
             known |= windows[i] == y->attn->s.window;
         if (!known && n_win == CACHE_MAX_WINDOWS)
-            return ERR(e, E_USAGE, "layer %" PRId64 " has a window of %" PRId64 " tokens, the fifth size; decoding takes up to %d sizes in one model", l, y->attn->s.window, CACHE_MAX_WINDOWS);
+            return ERR(e, E_USAGE,
+                       "layer %" PRId64 " has a window of %" PRId64 " tokens, the fifth size; decoding takes up to %d sizes in one model",
+                       l, y->attn->s.window, CACHE_MAX_WINDOWS);
         if (!known)
             windows[n_win++] = (int32_t)y->attn->s.window;
     }

@@ -36,8 +36,9 @@ static int picker_open(struct picker *k, const struct model *m, int64_t n, struc
     k->h_idx = calloc((size_t)n, sizeof *k->h_idx);
     k->h_lp = calloc((size_t)n, sizeof *k->h_lp);
     int rc = k->h_best && k->h_idx && k->h_lp ? 0 : err_nomem(e, (size_t)n * 16, "decoding");
-    if (rc == 0 && (be_view(m->be, m->be->act, n * m->cfg.d, &k->rows, e) || be_view(m->be, m->be->stat, n, &k->lp, e) || be_view(m->be, DT_I32, n, &k->best, e) ||
-                    be_view(m->be, DT_I32, n, &k->target, e) || be_view(m->be, DT_I32, n, &k->idx, e)))
+    if (rc == 0 &&
+        (be_view(m->be, m->be->act, n * m->cfg.d, &k->rows, e) || be_view(m->be, m->be->stat, n, &k->lp, e) ||
+         be_view(m->be, DT_I32, n, &k->best, e) || be_view(m->be, DT_I32, n, &k->target, e) || be_view(m->be, DT_I32, n, &k->idx, e)))
         rc = -1;
     if (rc != 0)
         picker_close(k);
@@ -51,7 +52,10 @@ static int pick(struct picker *k, struct view hidden, int32_t n, struct err *e)
     int64_t d = k->m->cfg.d;
     be_put(k->be, view_at(k->idx, 0, n), k->h_idx);
     be_gather(k->be, &(struct op_gather){.dst = k->rows, .src = hidden, .si = view_at(k->idx, 0, n), .rows = n, .dim = d});
-    be_head_ce(k->be, &(struct op_head_ce){.lp = k->lp, .best = k->best, .h = k->rows, .w = head->w, .target = k->target, .rows = n, .dim = d, .vocab = k->m->cfg.N});
+    be_head_ce(
+        k->be,
+        &(struct op_head_ce){
+            .lp = k->lp, .best = k->best, .h = k->rows, .w = head->w, .target = k->target, .rows = n, .dim = d, .vocab = k->m->cfg.N});
     be_get(k->be, k->h_best, view_at(k->best, 0, n));
     TRY(get_f64(k->be, k->h_lp, view_at(k->lp, 0, n), e));
     for (int32_t i = 0; i < n; i++)
@@ -72,9 +76,9 @@ struct gen {
     struct acts acts;
     struct batch batch;
     struct picker pick;
-    int32_t *slot_of;          /* [batch] prompt that a slot holds */
-    int32_t *last;             /* [batch] its newest token */
-    const int32_t **tok;       /* [batch] scratch */
+    int32_t *slot_of;    /* [batch] prompt that a slot holds */
+    int32_t *last;       /* [batch] its newest token */
+    const int32_t **tok; /* [batch] scratch */
     int32_t *tok_len;
 };
 
@@ -211,7 +215,8 @@ static void gen_close(struct gen *g)
     free(g->tok_len);
 }
 
-int gen_greedy(struct model *m, int32_t n, const int32_t *const *prompt, const int32_t *len, const struct gen_opts *o, int32_t **out, int32_t *out_len, struct err *e)
+int gen_greedy(struct model *m, int32_t n, const int32_t *const *prompt, const int32_t *len, const struct gen_opts *o, int32_t **out,
+               int32_t *out_len, struct err *e)
 {
     struct gen_opts own = *o;
     own.batch = MAX(MIN(o->batch, n), 1);

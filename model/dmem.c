@@ -33,7 +33,8 @@ struct view dmem_take(struct dmem *a, enum dtype dt, int64_t n)
         BUG("a tensor of %" PRId64 " elements", n);
     padded &= ~(size_t)63;
     if (padded > a->cap_bytes - a->used_bytes)
-        BUG("step memory of %zu bytes is too small: %zu in use, %zu wanted; the plan was made for smaller shapes", a->cap_bytes, a->used_bytes, padded);
+        BUG("step memory of %zu bytes is too small: %zu in use, %zu wanted; the plan was made for smaller shapes", a->cap_bytes,
+            a->used_bytes, padded);
     struct view v = {(void *)((uintptr_t)a->base + a->used_bytes), dt, n};
     a->used_bytes += padded;
     a->peak_bytes = MAX(a->peak_bytes, a->used_bytes);
@@ -71,18 +72,24 @@ static int null_sync(struct backend *be, struct err *e)
     UNUSED(e);
     return 0;
 }
-#define X(op)                                                              \
-    static void null_##op(struct backend *be, const struct op_##op *d)     \
-    {                                                                      \
-        UNUSED(be);                                                        \
-        UNUSED(d);                                                         \
+#define X(op)                                                                                                                              \
+    static void null_##op(struct backend *be, const struct op_##op *d)                                                                     \
+    {                                                                                                                                      \
+        UNUSED(be);                                                                                                                        \
+        UNUSED(d);                                                                                                                         \
     }
 BACKEND_OPS(X)
 #undef X
 
 #define X(op) .op = null_##op,
-static const struct backend_ops null_ops = {
-    .name = "null", .close = NULL, .alloc = null_alloc, .free = null_free, .copy = null_copy, .zero = null_zero, .sync = null_sync, BACKEND_OPS(X)};
+static const struct backend_ops null_ops = {.name = "null",
+                                            .close = NULL,
+                                            .alloc = null_alloc,
+                                            .free = null_free,
+                                            .copy = null_copy,
+                                            .zero = null_zero,
+                                            .sync = null_sync,
+                                            BACKEND_OPS(X)};
 #undef X
 
 void backend_null(struct backend *be, const struct backend *like)

@@ -1,6 +1,7 @@
 /*
- * Device memory for one step: a bump arena over one allocation. A measuring arena hands out addresses that nobody may touch and only counts; run with backend_null
- * (a backend whose ops do nothing but count FLOPs) the model's own code sizes its memory before the real allocation is made.
+ * Device memory for one step: a bump arena over one allocation. A measuring arena hands out addresses that nobody may touch and only
+ * counts; run with backend_null (a backend whose ops do nothing but count FLOPs) the model's own code sizes its memory before the real
+ * allocation is made.
  */
 #ifndef MODEL_DMEM_H
 #define MODEL_DMEM_H

@@ -8,9 +8,12 @@ enum { S_G, S_U };
 static int dense_params(const struct ffn *x, struct mixer_param out[FFN_MAX_PARAMS])
 {
     const struct mixer_param list[P_COUNT] = {
-        [P_GATE] = {"gate_proj.weight", 2, {x->f, x->d}, true, false, true}, [P_UP] = {"up_proj.weight", 2, {x->f, x->d}, true, false, true},
-        [P_DOWN] = {"down_proj.weight", 2, {x->d, x->f}, true, false, true}, [P_GATEB] = {"gate_proj.bias", 1, {x->f}, x->bias, false, true},
-        [P_UPB] = {"up_proj.bias", 1, {x->f}, x->bias, false, true},         [P_DOWNB] = {"down_proj.bias", 1, {x->d}, x->bias, false, true},
+        [P_GATE] = {"gate_proj.weight", 2, {x->f, x->d}, true, false, true},
+        [P_UP] = {"up_proj.weight", 2, {x->f, x->d}, true, false, true},
+        [P_DOWN] = {"down_proj.weight", 2, {x->d, x->f}, true, false, true},
+        [P_GATEB] = {"gate_proj.bias", 1, {x->f}, x->bias, false, true},
+        [P_UPB] = {"up_proj.bias", 1, {x->f}, x->bias, false, true},
+        [P_DOWNB] = {"down_proj.bias", 1, {x->d}, x->bias, false, true},
     };
     for (int i = 0; i < P_COUNT; i++)
         out[i] = list[i];

@@ -9,8 +9,18 @@
 
 static struct mx layer_ctx(const struct run *r, const struct layer *y, bool save, bool wgrad)
 {
-    struct mx c = {.be = r->be, .keep = &r->a->keep, .tmp = &r->a->tmp, .seqs = &r->b->seqs, .pos = r->b->pos, .rope = r->m->rope, .save = save, .wgrad = wgrad,
-                   .ops = y->ops, .scaled = (y->ops & (y->ops - 1)) != 0, .rows = r->rows, .slot0 = r->slot0};
+    struct mx c = {.be = r->be,
+                   .keep = &r->a->keep,
+                   .tmp = &r->a->tmp,
+                   .seqs = &r->b->seqs,
+                   .pos = r->b->pos,
+                   .rope = r->m->rope,
+                   .save = save,
+                   .wgrad = wgrad,
+                   .ops = y->ops,
+                   .scaled = (y->ops & (y->ops - 1)) != 0,
+                   .rows = r->rows,
+                   .slot0 = r->slot0};
     for (int k = 0; k < MIX_N_KINDS; k++)
         c.p[k] = y->p[k];
     return c;
@@ -53,11 +63,13 @@ static void add_rows(struct backend *be, struct view y, struct view a, struct vi
 
 static void norm_rows(const struct run *r, struct view y, struct view rstd, struct view x, const struct param *w)
 {
-    be_rmsnorm(r->be, &(struct op_rmsnorm){.y = y, .rstd = rstd, .x = x, .w = w->w, .rows = r->b->seqs.rows, .dim = r->m->cfg.d, .eps = r->m->cfg.eps});
+    be_rmsnorm(r->be, &(struct op_rmsnorm){
+                          .y = y, .rstd = rstd, .x = x, .w = w->w, .rows = r->b->seqs.rows, .dim = r->m->cfg.d, .eps = r->m->cfg.eps});
 }
 
 /* x -> u = x + mixer(norm x) -> out = u + ffn(norm u) */
-static void layer_fwd(const struct run *r, int64_t l, struct view x, struct view u, struct view out, const struct fwd_opts *o, struct layer_save *sv)
+static void layer_fwd(const struct run *r, int64_t l, struct view x, struct view u, struct view out, const struct fwd_opts *o,
+                      struct layer_save *sv)
 {
     struct acts *a = r->a;
     size_t mark = dmem_mark(&a->tmp);
@@ -127,8 +139,8 @@ void model_run_fwd(const struct run *r, const struct fwd_opts *o, struct view *h
 static int check_batch(const struct model *m, const struct acts *a, const struct batch *b)
 {
     if (b->seqs.rows > a->max_rows || b->seqs.n > a->max_seqs || a->L != m->cfg.L)
-        BUG("batch of %d sequences, %" PRId64 " rows on activations for %d, %" PRId64 " (%" PRId64 " layers for %" PRId64 ")", (int)b->seqs.n, b->seqs.rows, (int)a->max_seqs,
-            a->max_rows, a->L, m->cfg.L);
+        BUG("batch of %d sequences, %" PRId64 " rows on activations for %d, %" PRId64 " (%" PRId64 " layers for %" PRId64 ")",
+            (int)b->seqs.n, b->seqs.rows, (int)a->max_seqs, a->max_rows, a->L, m->cfg.L);
     return 0;
 }
 
@@ -167,8 +179,8 @@ static bool layer_wants(const struct run *r, int64_t l, const struct bwd_opts *o
 {
     const struct layer *lay = &r->m->layer[l];
     struct mx c = layer_ctx(r, lay, true, o->wgrad);
-    return (o->dp.p && c.scaled) || param_wants(lay->norm1, o->wgrad) || param_wants(lay->norm2, o->wgrad) || mixer_wants(&c, lay->attn) || mixer_wants(&c, lay->lin) ||
-           ffn_wants(&lay->ffn, o->wgrad);
+    return (o->dp.p && c.scaled) || param_wants(lay->norm1, o->wgrad) || param_wants(lay->norm2, o->wgrad) || mixer_wants(&c, lay->attn) ||
+           mixer_wants(&c, lay->lin) || ffn_wants(&lay->ffn, o->wgrad);
 }
 
 static struct view grad_of(const struct run *r, const struct param *p, bool wgrad)
@@ -177,10 +189,18 @@ static struct view grad_of(const struct run *r, const struct param *p, bool wgra
 }
 
 /* dx (=, += when add) and the norm's gradient from dy. */
-static void norm_bwd(const struct run *r, struct view dx, bool add, struct view dy, struct view x, struct view rstd, const struct param *w, bool wgrad)
+static void norm_bwd(const struct run *r, struct view dx, bool add, struct view dy, struct view x, struct view rstd, const struct param *w,
+                     bool wgrad)
 {
-    be_rmsnorm_bwd(r->be, &(struct op_rmsnorm_bwd){.dx = dx, .dw = grad_of(r, w, wgrad), .dy = dy, .x = x, .w = w->w, .rstd = rstd, .rows = r->b->seqs.rows,
-                                                   .dim = r->m->cfg.d, .dx_add = add});
+    be_rmsnorm_bwd(r->be, &(struct op_rmsnorm_bwd){.dx = dx,
+                                                   .dw = grad_of(r, w, wgrad),
+                                                   .dy = dy,
+                                                   .x = x,
+                                                   .w = w->w,
+                                                   .rstd = rstd,
+                                                   .rows = r->b->seqs.rows,
+                                                   .dim = r->m->cfg.d,
+                                                   .dx_add = add});
 }
 
 static struct view normed_again(const struct run *r, struct view x, const struct param *w)
@@ -195,7 +215,8 @@ static void ffn_bwd(const struct run *r, int64_t l, struct view dx, const struct
     const struct layer *lay = &r->m->layer[l];
     const struct layer_save *sv = &r->a->layer[l];
     size_t mark = dmem_mark(&r->a->tmp);
-    struct view dh = dmem_take(&r->a->tmp, r->be->act, dx.n), h = ffn_wants(&lay->ffn, c->wgrad) ? normed_again(r, sv->u, lay->norm2) : NO_VIEW;
+    struct view dh = dmem_take(&r->a->tmp, r->be->act, dx.n),
+                h = ffn_wants(&lay->ffn, c->wgrad) ? normed_again(r, sv->u, lay->norm2) : NO_VIEW;
     lay->ffn.type->bwd(c, &lay->ffn, h, dx, dh, &sv->ffn);
     norm_bwd(r, dx, true, dh, sv->u, sv->rstd2, lay->norm2, c->wgrad);
     dmem_release(&r->a->tmp, mark);
@@ -222,8 +243,10 @@ static void layer_bwd(const struct run *r, int64_t l, struct view dx, bool *zero
         }
     }
     if (!nothing) {
-        bool wants = mixer_wants(&c, lay->attn) || mixer_wants(&c, lay->lin), add = false, need_dh = below || param_wants(lay->norm1, o->wgrad);
-        struct view h = wants ? normed_again(r, sv->x, lay->norm1) : NO_VIEW, dh = need_dh ? dmem_take(&r->a->tmp, r->be->act, dx.n) : NO_VIEW;
+        bool wants = mixer_wants(&c, lay->attn) || mixer_wants(&c, lay->lin), add = false,
+             need_dh = below || param_wants(lay->norm1, o->wgrad);
+        struct view h = wants ? normed_again(r, sv->x, lay->norm1) : NO_VIEW,
+                    dh = need_dh ? dmem_take(&r->a->tmp, r->be->act, dx.n) : NO_VIEW;
         struct view dp = o->dp.p && c.scaled ? view_at(o->dp, l * MIX_N_KINDS, MIX_N_KINDS) : NO_VIEW;
         for (int i = 0; i < 2; i++) {
             const struct mixer *x = i ? lay->lin : lay->attn;
@@ -260,7 +283,10 @@ void model_run_bwd(const struct run *r, struct view dhidden, const struct bwd_op
     for (int64_t l = cfg->L - 1; l >= lowest; l--)
         layer_bwd(r, l, dx, &zero, embed || l > lowest, o);
     if (embed && !zero)
-        be_embed_bwd(r->be, &(struct op_embed_bwd){.dw = param_grad(r->be, r->m->embed), .dy = dx, .ids = r->b->ids, .rows = r->b->seqs.rows, .vocab = cfg->N, .dim = cfg->d});
+        be_embed_bwd(
+            r->be,
+            &(struct op_embed_bwd){
+                .dw = param_grad(r->be, r->m->embed), .dy = dx, .ids = r->b->ids, .rows = r->b->seqs.rows, .vocab = cfg->N, .dim = cfg->d});
 }
 
 int model_bwd(struct model *m, struct acts *a, const struct batch *b, struct view dhidden, const struct bwd_opts *o, struct err *e)
@@ -322,7 +348,8 @@ static struct run dry_run(struct dry *d, const struct model *m)
 static void dry_bwd(struct dry *d, const struct model *m, bool wgrad, bool inject)
 {
     struct run r = dry_run(d, m);
-    struct bwd_opts o = {.wgrad = wgrad, .dp = {(void *)(uintptr_t)1024, d->be.stat, m->cfg.L * MIX_N_KINDS}, .inject = inject ? dry_inject : NULL};
+    struct bwd_opts o = {
+        .wgrad = wgrad, .dp = {(void *)(uintptr_t)1024, d->be.stat, m->cfg.L * MIX_N_KINDS}, .inject = inject ? dry_inject : NULL};
     model_run_bwd(&r, d->a.hidden, &o);
 }
 

@@ -21,15 +21,26 @@ struct view param_grad(const struct backend *be, const struct param *p)
 
 void linear_fwd(struct backend *be, int64_t rows, struct view y, struct view x, const struct param *w, const struct param *bias, bool add)
 {
-    be_gemm(be, &(struct op_gemm){.c = y, .a = x, .b = w->w, .bias = bias ? bias->w : NO_VIEW, .m = rows, .n = w->dims[0], .k = w->dims[1], .tb = true, .accumulate = add});
+    be_gemm(be, &(struct op_gemm){.c = y,
+                                  .a = x,
+                                  .b = w->w,
+                                  .bias = bias ? bias->w : NO_VIEW,
+                                  .m = rows,
+                                  .n = w->dims[0],
+                                  .k = w->dims[1],
+                                  .tb = true,
+                                  .accumulate = add});
 }
 
-void linear_bwd(struct backend *be, int64_t rows, struct view dx, bool add, struct view dy, struct view x, const struct param *w, const struct param *bias, bool wgrad)
+void linear_bwd(struct backend *be, int64_t rows, struct view dx, bool add, struct view dy, struct view x, const struct param *w,
+                const struct param *bias, bool wgrad)
 {
     if (dx.p)
         be_gemm(be, &(struct op_gemm){.c = dx, .a = dy, .b = w->w, .m = rows, .n = w->dims[1], .k = w->dims[0], .accumulate = add});
     if (param_wants(w, wgrad))
-        be_gemm(be, &(struct op_gemm){.c = param_grad(be, w), .a = dy, .b = x, .m = w->dims[0], .n = w->dims[1], .k = rows, .ta = true, .accumulate = true});
+        be_gemm(be,
+                &(struct op_gemm){
+                    .c = param_grad(be, w), .a = dy, .b = x, .m = w->dims[0], .n = w->dims[1], .k = rows, .ta = true, .accumulate = true});
     if (param_wants(bias, wgrad))
         be_colsum(be, &(struct op_colsum){.y = param_grad(be, bias), .x = dy, .rows = rows, .n = w->dims[0]});
 }
@@ -61,7 +72,8 @@ void mixer_bwd(const struct mx *c, const struct mixer *x, struct view h, struct 
     x->type->bwd(&own, x, h, dy, dh, false, NO_VIEW, sv);
 }
 
-int mixer_plan(const struct mixer *x, const struct backend *like, int64_t rows, int32_t seqs, size_t *keep_bytes, size_t *tmp_bytes, struct err *e)
+int mixer_plan(const struct mixer *x, const struct backend *like, int64_t rows, int32_t seqs, size_t *keep_bytes, size_t *tmp_bytes,
+               struct err *e)
 {
     struct backend null;
     struct batch b;
@@ -76,7 +88,8 @@ int mixer_plan(const struct mixer *x, const struct backend *like, int64_t rows, 
     dmem_measure(&io, 2);
     struct mx c = mixer_ctx(&null, &keep, &tmp, &b);
     c.rope = &rope;
-    struct view h = dmem_take(&io, like->act, rows * x->s.d), y = dmem_take(&io, like->act, rows * x->s.d), dh = dmem_take(&io, like->act, rows * x->s.d);
+    struct view h = dmem_take(&io, like->act, rows * x->s.d), y = dmem_take(&io, like->act, rows * x->s.d),
+                dh = dmem_take(&io, like->act, rows * x->s.d);
     bool was[MIXER_MAX_PARAMS] = {false};
     for (int i = 0; i < MIXER_MAX_PARAMS; i++)
         if (x->p[i]) { /* measured as if all were trainable; put back below */

@@ -1,6 +1,6 @@
 /*
- * Softmax attention with rotary positions: full and windowed, one set of weights. o_F and o_W come out of one pass; both are mixed before the output projection
- * [kernels.md 3.3]: y = (p_F o_F + p_W o_W) W_o^T. Backward: D = dy W_o, dp_F = <D, o_F>, dp_W = <D, o_W>.
+ * Softmax attention with rotary positions: full and windowed, one set of weights. o_F and o_W come out of one pass; both are mixed before
+ * the output projection [kernels.md 3.3]: y = (p_F o_F + p_W o_W) W_o^T. Backward: D = dy W_o, dp_F = <D, o_F>, dp_W = <D, o_W>.
  */
 #include "model/cache.h"
 #include "model/mixer.h"
@@ -14,19 +14,32 @@ enum { S_Q, S_K, S_V, S_O1, S_O2, S_LSE1, S_LSE2, S_QPRE, S_KPRE, S_RQ, S_RK };
 
 static void attn_shape(const struct mcfg *c, int64_t layer, struct mixer_shape *s)
 {
-    *s = (struct mixer_shape){.d = c->d, .h = c->H, .g = c->G, .kdim = c->head_dim, .vdim = c->head_dim, .window = c->window[layer], .eps = c->eps,
-                              .qkv_bias = c->qkv_bias, .o_bias = c->o_bias, .qk_norm = c->qk_norm};
+    *s = (struct mixer_shape){.d = c->d,
+                              .h = c->H,
+                              .g = c->G,
+                              .kdim = c->head_dim,
+                              .vdim = c->head_dim,
+                              .window = c->window[layer],
+                              .eps = c->eps,
+                              .qkv_bias = c->qkv_bias,
+                              .o_bias = c->o_bias,
+                              .qk_norm = c->qk_norm};
 }
 
 static int attn_params(const struct mixer_shape *s, struct mixer_param out[MIXER_MAX_PARAMS])
 {
     const int64_t q = s->h * s->kdim, k = s->g * s->kdim, v = s->g * s->vdim, o = s->h * s->vdim;
     const struct mixer_param list[P_COUNT] = {
-        [P_Q] = {"q_proj.weight", 2, {q, s->d}, true, false, true},       [P_K] = {"k_proj.weight", 2, {k, s->d}, true, false, true},
-        [P_V] = {"v_proj.weight", 2, {v, s->d}, true, false, true},       [P_O] = {"o_proj.weight", 2, {s->d, o}, true, false, true},
-        [P_QB] = {"q_proj.bias", 1, {q}, s->qkv_bias, false, true},       [P_KB] = {"k_proj.bias", 1, {k}, s->qkv_bias, false, true},
-        [P_VB] = {"v_proj.bias", 1, {v}, s->qkv_bias, false, true},       [P_OB] = {"o_proj.bias", 1, {s->d}, s->o_bias, false, true},
-        [P_QN] = {"q_norm.weight", 1, {s->kdim}, s->qk_norm, false, false}, [P_KN] = {"k_norm.weight", 1, {s->kdim}, s->qk_norm, false, false},
+        [P_Q] = {"q_proj.weight", 2, {q, s->d}, true, false, true},
+        [P_K] = {"k_proj.weight", 2, {k, s->d}, true, false, true},
+        [P_V] = {"v_proj.weight", 2, {v, s->d}, true, false, true},
+        [P_O] = {"o_proj.weight", 2, {s->d, o}, true, false, true},
+        [P_QB] = {"q_proj.bias", 1, {q}, s->qkv_bias, false, true},
+        [P_KB] = {"k_proj.bias", 1, {k}, s->qkv_bias, false, true},
+        [P_VB] = {"v_proj.bias", 1, {v}, s->qkv_bias, false, true},
+        [P_OB] = {"o_proj.bias", 1, {s->d}, s->o_bias, false, true},
+        [P_QN] = {"q_norm.weight", 1, {s->kdim}, s->qk_norm, false, false},
+        [P_KN] = {"k_norm.weight", 1, {s->kdim}, s->qk_norm, false, false},
     };
     for (int i = 0; i < P_COUNT; i++)
         out[i] = list[i];
@@ -40,13 +53,21 @@ static double attn_scale(const struct mixer *x)
 
 static struct view rotate(const struct mx *c, struct view x, int64_t heads, int64_t dim, bool inverse)
 {
-    be_rope(c->be, &(struct op_rope){.x = x, .cos = c->rope->cos, .sin = c->rope->sin, .pos = c->pos, .rows = c->seqs->rows, .heads = heads, .dim = dim,
-                                     .max_pos = c->rope->rows, .inverse = inverse});
+    be_rope(c->be, &(struct op_rope){.x = x,
+                                     .cos = c->rope->cos,
+                                     .sin = c->rope->sin,
+                                     .pos = c->pos,
+                                     .rows = c->seqs->rows,
+                                     .heads = heads,
+                                     .dim = dim,
+                                     .max_pos = c->rope->rows,
+                                     .inverse = inverse});
     return x;
 }
 
 /* Projection, norm and rotation of q or k; the projection before the norm and its rstd are kept in *pre, *rstd. */
-static struct view project(const struct mx *c, struct dmem *a, const struct mixer *x, struct view h, int which, int64_t heads, struct view *pre, struct view *rstd)
+static struct view project(const struct mx *c, struct dmem *a, const struct mixer *x, struct view h, int which, int64_t heads,
+                           struct view *pre, struct view *rstd)
 {
     int64_t n = heads * x->s.kdim, rows = c->seqs->rows;
     struct view y = dmem_take(a, c->be->act, rows * n);
@@ -56,7 +77,8 @@ static struct view project(const struct mx *c, struct dmem *a, const struct mixe
         *pre = y;
         *rstd = dmem_take(a, c->be->stat, rows * heads);
         y = dmem_take(a, c->be->act, rows * n);
-        be_rmsnorm(c->be, &(struct op_rmsnorm){.y = y, .rstd = *rstd, .x = *pre, .w = norm->w, .rows = rows * heads, .dim = x->s.kdim, .eps = x->s.eps});
+        be_rmsnorm(c->be, &(struct op_rmsnorm){
+                              .y = y, .rstd = *rstd, .x = *pre, .w = norm->w, .rows = rows * heads, .dim = x->s.kdim, .eps = x->s.eps});
     }
     return rotate(c, y, heads, x->s.kdim, false);
 }
@@ -69,8 +91,11 @@ static struct view mixed(const struct mx *c, const struct mixer *x, struct view 
     bool both = o2.p != NULL;
     int64_t n = c->seqs->rows * x->s.h * x->s.vdim;
     struct view y = dmem_take(c->tmp, c->be->act, n);
-    be_mix(c->be, &(struct op_mix){.y = y, .x = {o1, o2}, .p = {both || c->ops & MIX_BIT(MIX_FULL) ? c->p[MIX_FULL] : c->p[MIX_WINDOW], c->p[MIX_WINDOW]},
-                                   .count = both ? 2 : 1, .n = n});
+    be_mix(c->be, &(struct op_mix){.y = y,
+                                   .x = {o1, o2},
+                                   .p = {both || c->ops & MIX_BIT(MIX_FULL) ? c->p[MIX_FULL] : c->p[MIX_WINDOW], c->p[MIX_WINDOW]},
+                                   .count = both ? 2 : 1,
+                                   .n = n});
     return y;
 }
 
@@ -103,8 +128,20 @@ static void attn_fwd(const struct mx *c, const struct mixer *x, struct view h, s
         if (has_both(c))
             v[S_LSE2] = dmem_take(a, c->be->stat, rows * x->s.h);
     }
-    be_attn(c->be, &(struct op_attn){.q = v[S_Q], .k = v[S_K], .v = v[S_V], .o = v[S_O1], .lse = v[S_LSE1], .o2 = v[S_O2], .lse2 = v[S_LSE2], .seqs = c->seqs, .h = x->s.h,
-                                     .g = x->s.g, .kdim = x->s.kdim, .vdim = x->s.vdim, .window = window1(c, x), .window2 = has_both(c) ? (int32_t)x->s.window : 0,
+    be_attn(c->be, &(struct op_attn){.q = v[S_Q],
+                                     .k = v[S_K],
+                                     .v = v[S_V],
+                                     .o = v[S_O1],
+                                     .lse = v[S_LSE1],
+                                     .o2 = v[S_O2],
+                                     .lse2 = v[S_LSE2],
+                                     .seqs = c->seqs,
+                                     .h = x->s.h,
+                                     .g = x->s.g,
+                                     .kdim = x->s.kdim,
+                                     .vdim = x->s.vdim,
+                                     .window = window1(c, x),
+                                     .window2 = has_both(c) ? (int32_t)x->s.window : 0,
                                      .scale = attn_scale(x)});
     linear_fwd(c->be, rows, y, mixed(c, x, v[S_O1], v[S_O2]), x->p[P_O], x->p[P_OB], add);
     if (c->save)
@@ -122,19 +159,27 @@ static bool wants_any(const struct mx *c, const struct mixer *x)
 }
 
 /* Gradient of a projection's output back through rotation and norm; returns it at the linear layer's output. */
-static struct view unproject(const struct mx *c, const struct mixer *x, struct view d, int which, int64_t heads, struct view pre, struct view rstd)
+static struct view unproject(const struct mx *c, const struct mixer *x, struct view d, int which, int64_t heads, struct view pre,
+                             struct view rstd)
 {
     struct param *norm = which == P_Q ? x->p[P_QN] : x->p[P_KN];
     rotate(c, d, heads, x->s.kdim, true);
     if (!norm)
         return d;
     struct view dx = dmem_take(c->tmp, c->be->act, c->seqs->rows * heads * x->s.kdim);
-    be_rmsnorm_bwd(c->be, &(struct op_rmsnorm_bwd){.dx = dx, .dw = param_wants(norm, c->wgrad) ? norm->g : NO_VIEW, .dy = d, .x = pre, .w = norm->w, .rstd = rstd,
-                                                   .rows = c->seqs->rows * heads, .dim = x->s.kdim});
+    be_rmsnorm_bwd(c->be, &(struct op_rmsnorm_bwd){.dx = dx,
+                                                   .dw = param_wants(norm, c->wgrad) ? norm->g : NO_VIEW,
+                                                   .dy = d,
+                                                   .x = pre,
+                                                   .w = norm->w,
+                                                   .rstd = rstd,
+                                                   .rows = c->seqs->rows * heads,
+                                                   .dim = x->s.kdim});
     return dx;
 }
 
-static void attn_bwd(const struct mx *c, const struct mixer *x, struct view h, struct view dy, struct view dh, bool add, struct view dp, const struct mixer_save *sv)
+static void attn_bwd(const struct mx *c, const struct mixer *x, struct view h, struct view dy, struct view dh, bool add, struct view dp,
+                     const struct mixer_save *sv)
 {
     size_t mark = dmem_mark(c->tmp);
     struct backend *be = c->be;
@@ -153,15 +198,36 @@ static void attn_bwd(const struct mx *c, const struct mixer *x, struct view h, s
         d_o = scaled;
         dp1 = NO_VIEW;
     } else if (!deeper && dp1.p) { /* only the weights' gradients are wanted */
-        be_mix_bwd(be, &(struct op_mix_bwd){.dp = dp1, .dy = d_o, .x = {s[S_O1], s[S_O2]}, .p = {c->p[MIX_FULL], c->p[MIX_WINDOW]}, .count = both ? 2 : 1, .n = no});
+        be_mix_bwd(
+            be,
+            &(struct op_mix_bwd){
+                .dp = dp1, .dy = d_o, .x = {s[S_O1], s[S_O2]}, .p = {c->p[MIX_FULL], c->p[MIX_WINDOW]}, .count = both ? 2 : 1, .n = no});
     }
     if (deeper) {
         struct view dq = dmem_take(c->tmp, be->act, rows * x->s.h * x->s.kdim), dk = dmem_take(c->tmp, be->act, nkv * x->s.kdim),
                     dv = dmem_take(c->tmp, be->act, nkv * x->s.vdim);
-        be_attn_bwd(be, &(struct op_attn_bwd){.dq = dq, .dk = dk, .dv = dv, .d_o = d_o, .q = s[S_Q], .k = s[S_K], .v = s[S_V], .o = s[S_O1], .lse = s[S_LSE1], .o2 = s[S_O2],
-                                              .lse2 = s[S_LSE2], .dp = dp1, .seqs = c->seqs, .h = x->s.h, .g = x->s.g, .kdim = x->s.kdim, .vdim = x->s.vdim,
-                                              .window = window1(c, x), .window2 = both ? (int32_t)x->s.window : 0, .scale = attn_scale(x),
-                                              .p1 = both ? c->p[MIX_FULL] : 1, .p2 = both ? c->p[MIX_WINDOW] : 0});
+        be_attn_bwd(be, &(struct op_attn_bwd){.dq = dq,
+                                              .dk = dk,
+                                              .dv = dv,
+                                              .d_o = d_o,
+                                              .q = s[S_Q],
+                                              .k = s[S_K],
+                                              .v = s[S_V],
+                                              .o = s[S_O1],
+                                              .lse = s[S_LSE1],
+                                              .o2 = s[S_O2],
+                                              .lse2 = s[S_LSE2],
+                                              .dp = dp1,
+                                              .seqs = c->seqs,
+                                              .h = x->s.h,
+                                              .g = x->s.g,
+                                              .kdim = x->s.kdim,
+                                              .vdim = x->s.vdim,
+                                              .window = window1(c, x),
+                                              .window2 = both ? (int32_t)x->s.window : 0,
+                                              .scale = attn_scale(x),
+                                              .p1 = both ? c->p[MIX_FULL] : 1,
+                                              .p2 = both ? c->p[MIX_WINDOW] : 0});
         dq = unproject(c, x, dq, P_Q, x->s.h, s[S_QPRE], s[S_RQ]);
         dk = unproject(c, x, dk, P_K, x->s.g, s[S_KPRE], s[S_RK]);
         linear_bwd(be, rows, dh, add, dq, h, x->p[P_Q], x->p[P_QB], c->wgrad);
@@ -220,8 +286,20 @@ static void attn_step(const struct mx *c, const struct mixer *x, struct view h, 
             put_rows(c, values, w->new_di, v, NO_VIEW, rows, nv);
         }
     }
-    be_attn(c->be, &(struct op_attn){.q = q, .k = keys, .v = values, .o = o, .o2 = o2, .seqs = seqs, .h = x->s.h, .g = x->s.g, .kdim = x->s.kdim, .vdim = x->s.vdim,
-                                     .window = window1(c, x), .window2 = has_both(c) ? (int32_t)x->s.window : 0, .ring = ring, .scale = attn_scale(x)});
+    be_attn(c->be, &(struct op_attn){.q = q,
+                                     .k = keys,
+                                     .v = values,
+                                     .o = o,
+                                     .o2 = o2,
+                                     .seqs = seqs,
+                                     .h = x->s.h,
+                                     .g = x->s.g,
+                                     .kdim = x->s.kdim,
+                                     .vdim = x->s.vdim,
+                                     .window = window1(c, x),
+                                     .window2 = has_both(c) ? (int32_t)x->s.window : 0,
+                                     .ring = ring,
+                                     .scale = attn_scale(x)});
     if (w && !w->single) {
         put_rows(c, cache->v[0], w->put_di, k, w->put_si, w->n_put, nk);
         put_rows(c, cache->v[1], w->put_di, v, w->put_si, w->n_put, nv);
@@ -235,5 +313,12 @@ static double attn_cost(const struct mixer *x, enum mixer_kind k, int64_t T)
     return k == MIX_FULL ? 1 : (double)MIN(x->s.window, T) / (double)T;
 }
 
-const struct mixer_type mixer_attn = {.name = "attention", .kinds = MIX_BIT(MIX_FULL) | MIX_BIT(MIX_WINDOW), .shape = attn_shape, .params = attn_params, .fwd = attn_fwd,
-                                      .bwd = attn_bwd, .step = attn_step, .state = attn_state, .cost = attn_cost};
+const struct mixer_type mixer_attn = {.name = "attention",
+                                      .kinds = MIX_BIT(MIX_FULL) | MIX_BIT(MIX_WINDOW),
+                                      .shape = attn_shape,
+                                      .params = attn_params,
+                                      .fwd = attn_fwd,
+                                      .bwd = attn_bwd,
+                                      .step = attn_step,
+                                      .state = attn_state,
+                                      .cost = attn_cost};

@@ -1,6 +1,7 @@
 /*
- * Gated DeltaNet [kernels.md 1; fla's GatedDeltaNet]: q, k, v = silu(conv?(h W^T)), q and k normalised per head, beta = sigmoid(h W_b), g = -exp(A_log) softplus(h W_a + dt_bias),
- * gated delta rule, per-head RMSNorm times silu(h W_g), output projection. No positions. Initialised from attention as GA-S2 does [selectors.md A.2, A.3].
+ * Gated DeltaNet [kernels.md 1; fla's GatedDeltaNet]: q, k, v = silu(conv?(h W^T)), q and k normalised per head, beta = sigmoid(h W_b), g =
+ * -exp(A_log) softplus(h W_a + dt_bias), gated delta rule, per-head RMSNorm times silu(h W_g), output projection. No positions. Initialised
+ * from attention as GA-S2 does [selectors.md A.2, A.3].
  */
 #include "model/mixer.h"
 
@@ -12,14 +13,46 @@
 
 enum { P_Q, P_K, P_V, P_O, P_A, P_B, P_ALOG, P_DT, P_QC, P_KC, P_VC, P_G, P_ONORM, P_COUNT };
 /* S_QL..: projections; S_QP..: sums before the convolution's SiLU; S_QC..: after; S_Q..: what the recurrence takes. */
-enum { S_QL, S_KL, S_VL, S_QP, S_KP, S_VP, S_QC, S_KC, S_VC, S_Q, S_K, S_V, S_RQ, S_RK, S_G, S_BETA, S_A, S_B, S_GATE, S_O, S_RSTD, S_AINV, S_HS, S_COUNT };
+enum {
+    S_QL,
+    S_KL,
+    S_VL,
+    S_QP,
+    S_KP,
+    S_VP,
+    S_QC,
+    S_KC,
+    S_VC,
+    S_Q,
+    S_K,
+    S_V,
+    S_RQ,
+    S_RK,
+    S_G,
+    S_BETA,
+    S_A,
+    S_B,
+    S_GATE,
+    S_O,
+    S_RSTD,
+    S_AINV,
+    S_HS,
+    S_COUNT
+};
 _Static_assert(S_COUNT <= MIXER_MAX_SAVE, "room for what the backward needs");
 
 static void gdn_shape(const struct mcfg *c, int64_t layer, struct mixer_shape *s)
 {
     UNUSED(layer);
-    *s = (struct mixer_shape){.d = c->d, .h = c->gdn.heads, .g = c->gdn.v_heads, .kdim = c->gdn.head_k_dim, .vdim = c->gdn.head_v_dim, .conv = c->gdn.conv_size,
-                              .eps = c->gdn.norm_eps, .gate = c->gdn.use_gate, .neg_eigval = c->gdn.allow_neg_eigval};
+    *s = (struct mixer_shape){.d = c->d,
+                              .h = c->gdn.heads,
+                              .g = c->gdn.v_heads,
+                              .kdim = c->gdn.head_k_dim,
+                              .vdim = c->gdn.head_v_dim,
+                              .conv = c->gdn.conv_size,
+                              .eps = c->gdn.norm_eps,
+                              .gate = c->gdn.use_gate,
+                              .neg_eigval = c->gdn.allow_neg_eigval};
 }
 
 static int gdn_params(const struct mixer_shape *s, struct mixer_param out[MIXER_MAX_PARAMS])
@@ -58,9 +91,26 @@ static int64_t v_width(const struct mixer *x)
 static struct op_gdn_prep prep_of(const struct mx *c, const struct mixer *x, const struct view *v)
 {
     const bool conv = x->s.conv > 0;
-    return (struct op_gdn_prep){.q = v[S_Q], .k = v[S_K], .v = v[S_V], .rq = v[S_RQ], .rk = v[S_RK], .g = v[S_G], .beta = v[S_BETA], .q_lin = v[conv ? S_QC : S_QL],
-                                .k_lin = v[conv ? S_KC : S_KL], .v_lin = v[conv ? S_VC : S_VL], .a_lin = v[S_A], .b_lin = v[S_B], .a_log = x->p[P_ALOG]->w,
-                                .dt_bias = x->p[P_DT]->w, .rows = c->seqs->rows, .h = x->s.h, .hv = x->s.g, .kdim = x->s.kdim, .vdim = x->s.vdim, .silu = !conv,
+    return (struct op_gdn_prep){.q = v[S_Q],
+                                .k = v[S_K],
+                                .v = v[S_V],
+                                .rq = v[S_RQ],
+                                .rk = v[S_RK],
+                                .g = v[S_G],
+                                .beta = v[S_BETA],
+                                .q_lin = v[conv ? S_QC : S_QL],
+                                .k_lin = v[conv ? S_KC : S_KL],
+                                .v_lin = v[conv ? S_VC : S_VL],
+                                .a_lin = v[S_A],
+                                .b_lin = v[S_B],
+                                .a_log = x->p[P_ALOG]->w,
+                                .dt_bias = x->p[P_DT]->w,
+                                .rows = c->seqs->rows,
+                                .h = x->s.h,
+                                .hv = x->s.g,
+                                .kdim = x->s.kdim,
+                                .vdim = x->s.vdim,
+                                .silu = !conv,
                                 .neg_eigval = x->s.neg_eigval};
 }
 
@@ -78,8 +128,14 @@ static void gdn_maps(const struct mx *c, struct dmem *a, const struct mixer *x, 
             v[S_QC + i] = dmem_take(a, be->act, rows * n);
             if (c->save)
                 v[S_QP + i] = dmem_take(a, be->act, rows * n);
-            be_conv(be, &(struct op_conv){.y = v[S_QC + i], .pre = v[S_QP + i], .x = v[S_QL + i], .w = x->p[P_QC + i]->w, .state = state ? state[i] : NO_VIEW, .seqs = c->seqs,
-                                          .dim = n, .width = x->s.conv});
+            be_conv(be, &(struct op_conv){.y = v[S_QC + i],
+                                          .pre = v[S_QP + i],
+                                          .x = v[S_QL + i],
+                                          .w = x->p[P_QC + i]->w,
+                                          .state = state ? state[i] : NO_VIEW,
+                                          .seqs = c->seqs,
+                                          .dim = n,
+                                          .width = x->s.conv});
         }
     }
     v[S_RQ] = dmem_take(a, be->stat, rows * x->s.h);
@@ -106,7 +162,14 @@ static double gdn_scale(const struct mixer *x)
 static struct view gdn_heads(const struct mx *c, const struct mixer *x, const struct view *v, struct view rstd)
 {
     struct view y = dmem_take(c->tmp, c->be->act, c->seqs->rows * v_width(x));
-    be_gdn_out(c->be, &(struct op_gdn_out){.y = y, .rstd = rstd, .o = v[S_O], .w = x->p[P_ONORM]->w, .gate = v[S_GATE], .rows = c->seqs->rows, .hv = x->s.g, .vdim = x->s.vdim,
+    be_gdn_out(c->be, &(struct op_gdn_out){.y = y,
+                                           .rstd = rstd,
+                                           .o = v[S_O],
+                                           .w = x->p[P_ONORM]->w,
+                                           .gate = v[S_GATE],
+                                           .rows = c->seqs->rows,
+                                           .hv = x->s.g,
+                                           .vdim = x->s.vdim,
                                            .eps = x->s.eps});
     return y;
 }
@@ -132,8 +195,20 @@ static void gdn_fwd(const struct mx *c, const struct mixer *x, struct view h, st
         v[S_AINV] = dmem_take(a, c->be->act, rows * x->s.g * GDN_CHUNK);
         v[S_HS] = dmem_take(a, c->be->act, gdn_chunks(c->seqs) * x->s.g * x->s.kdim * x->s.vdim);
     }
-    be_gdn(c->be, &(struct op_gdn){.o = v[S_O], .ainv = v[S_AINV], .hs = v[S_HS], .q = v[S_Q], .k = v[S_K], .v = v[S_V], .g = v[S_G], .beta = v[S_BETA], .seqs = c->seqs,
-                                   .h = x->s.h, .hv = x->s.g, .kdim = x->s.kdim, .vdim = x->s.vdim, .scale = gdn_scale(x)});
+    be_gdn(c->be, &(struct op_gdn){.o = v[S_O],
+                                   .ainv = v[S_AINV],
+                                   .hs = v[S_HS],
+                                   .q = v[S_Q],
+                                   .k = v[S_K],
+                                   .v = v[S_V],
+                                   .g = v[S_G],
+                                   .beta = v[S_BETA],
+                                   .seqs = c->seqs,
+                                   .h = x->s.h,
+                                   .hv = x->s.g,
+                                   .kdim = x->s.kdim,
+                                   .vdim = x->s.vdim,
+                                   .scale = gdn_scale(x)});
     linear_fwd(c->be, rows, y, weighted(c, gdn_heads(c, x, v, v[S_RSTD])), x->p[P_O], NULL, add);
     if (c->save)
         for (int i = 0; i < MIXER_MAX_SAVE; i++)
@@ -155,7 +230,8 @@ static bool wants_any(const struct mx *c, const struct mixer *x)
 }
 
 /* From the gradient of the recurrence's output back to h and to the parameters before it. */
-static void gdn_maps_bwd(const struct mx *c, const struct mixer *x, struct view h, struct view d_o, struct view dgate, struct view dh, bool add, const struct view *s)
+static void gdn_maps_bwd(const struct mx *c, const struct mixer *x, struct view h, struct view d_o, struct view dgate, struct view dh,
+                         bool add, const struct view *s)
 {
     struct backend *be = c->be;
     int64_t rows = c->seqs->rows, nk = rows * k_width(x), nv = rows * v_width(x);
@@ -165,19 +241,68 @@ static void gdn_maps_bwd(const struct mx *c, const struct mixer *x, struct view 
         d[i] = dmem_take(c->tmp, be->act, i < 2 ? nk : nv);
         dl[i] = dmem_take(c->tmp, be->act, i < 2 ? nk : nv);
     }
-    be_gdn_bwd(be, &(struct op_gdn_bwd){.dq = d[0], .dk = d[1], .dv = d[2], .dg = dg, .dbeta = dbeta, .d_o = d_o, .q = s[S_Q], .k = s[S_K], .v = s[S_V], .g = s[S_G],
-                                        .beta = s[S_BETA], .ainv = s[S_AINV], .hs = s[S_HS], .seqs = c->seqs, .h = x->s.h, .hv = x->s.g, .kdim = x->s.kdim, .vdim = x->s.vdim,
+    be_gdn_bwd(be, &(struct op_gdn_bwd){.dq = d[0],
+                                        .dk = d[1],
+                                        .dv = d[2],
+                                        .dg = dg,
+                                        .dbeta = dbeta,
+                                        .d_o = d_o,
+                                        .q = s[S_Q],
+                                        .k = s[S_K],
+                                        .v = s[S_V],
+                                        .g = s[S_G],
+                                        .beta = s[S_BETA],
+                                        .ainv = s[S_AINV],
+                                        .hs = s[S_HS],
+                                        .seqs = c->seqs,
+                                        .h = x->s.h,
+                                        .hv = x->s.g,
+                                        .kdim = x->s.kdim,
+                                        .vdim = x->s.vdim,
                                         .scale = gdn_scale(x)});
     struct op_gdn_prep f = prep_of(c, x, s);
-    be_gdn_prep_bwd(be, &(struct op_gdn_prep_bwd){.dq_lin = dl[0], .dk_lin = dl[1], .dv_lin = dl[2], .da_lin = da, .db_lin = db, .da_log = grad_of(c, x->p[P_ALOG]),
-                                                  .ddt_bias = grad_of(c, x->p[P_DT]), .dq = d[0], .dk = d[1], .dv = d[2], .dg = dg, .dbeta = dbeta, .q = f.q, .k = f.k, .rq = f.rq,
-                                                  .rk = f.rk, .g = f.g, .beta = f.beta, .q_lin = f.q_lin, .k_lin = f.k_lin, .v_lin = f.v_lin, .a_lin = f.a_lin, .a_log = f.a_log,
-                                                  .dt_bias = f.dt_bias, .rows = rows, .h = f.h, .hv = f.hv, .kdim = f.kdim, .vdim = f.vdim, .silu = f.silu,
+    be_gdn_prep_bwd(be, &(struct op_gdn_prep_bwd){.dq_lin = dl[0],
+                                                  .dk_lin = dl[1],
+                                                  .dv_lin = dl[2],
+                                                  .da_lin = da,
+                                                  .db_lin = db,
+                                                  .da_log = grad_of(c, x->p[P_ALOG]),
+                                                  .ddt_bias = grad_of(c, x->p[P_DT]),
+                                                  .dq = d[0],
+                                                  .dk = d[1],
+                                                  .dv = d[2],
+                                                  .dg = dg,
+                                                  .dbeta = dbeta,
+                                                  .q = f.q,
+                                                  .k = f.k,
+                                                  .rq = f.rq,
+                                                  .rk = f.rk,
+                                                  .g = f.g,
+                                                  .beta = f.beta,
+                                                  .q_lin = f.q_lin,
+                                                  .k_lin = f.k_lin,
+                                                  .v_lin = f.v_lin,
+                                                  .a_lin = f.a_lin,
+                                                  .a_log = f.a_log,
+                                                  .dt_bias = f.dt_bias,
+                                                  .rows = rows,
+                                                  .h = f.h,
+                                                  .hv = f.hv,
+                                                  .kdim = f.kdim,
+                                                  .vdim = f.vdim,
+                                                  .silu = f.silu,
                                                   .neg_eigval = f.neg_eigval});
     for (int i = 0; i < 3; i++) {
         if (x->s.conv) { /* d[i] is free again */
-            be_conv_bwd(be, &(struct op_conv_bwd){.dx = d[i], .dw = grad_of(c, x->p[P_QC + i]), .dy = dl[i], .pre = s[S_QP + i], .x = s[S_QL + i], .w = x->p[P_QC + i]->w,
-                                                  .seqs = c->seqs, .dim = i < 2 ? k_width(x) : v_width(x), .width = x->s.conv});
+            be_conv_bwd(be, &(struct op_conv_bwd){.dx = d[i],
+                                                  .dw = grad_of(c, x->p[P_QC + i]),
+                                                  .dy = dl[i],
+                                                  .pre = s[S_QP + i],
+                                                  .x = s[S_QL + i],
+                                                  .w = x->p[P_QC + i]->w,
+                                                  .seqs = c->seqs,
+                                                  .dim = i < 2 ? k_width(x) : v_width(x),
+                                                  .width = x->s.conv});
             dl[i] = d[i];
         }
         linear_bwd(be, rows, dh, add || i > 0, dl[i], h, x->p[P_Q + i], NULL, c->wgrad);
@@ -188,7 +313,8 @@ static void gdn_maps_bwd(const struct mx *c, const struct mixer *x, struct view 
         linear_bwd(be, rows, dh, true, dgate, h, x->p[P_G], NULL, c->wgrad);
 }
 
-static void gdn_bwd(const struct mx *c, const struct mixer *x, struct view h, struct view dy, struct view dh, bool add, struct view dp, const struct mixer_save *sv)
+static void gdn_bwd(const struct mx *c, const struct mixer *x, struct view h, struct view dy, struct view dh, bool add, struct view dp,
+                    const struct mixer_save *sv)
 {
     size_t mark = dmem_mark(c->tmp);
     struct backend *be = c->be;
@@ -203,13 +329,28 @@ static void gdn_bwd(const struct mx *c, const struct mixer *x, struct view h, st
     linear_bwd(be, rows, dheads, false, dy, projected, x->p[P_O], NULL, c->wgrad);
     if (c->scaled) {
         struct view scaled = deeper ? dmem_take(c->tmp, be->act, n) : NO_VIEW;
-        be_mix_bwd(be, &(struct op_mix_bwd){.dx = {scaled}, .dp = dp.p ? view_at(dp, MIX_GDN, 1) : NO_VIEW, .dy = dheads, .x = {heads}, .p = {c->p[MIX_GDN]}, .count = 1, .n = n});
+        be_mix_bwd(be, &(struct op_mix_bwd){.dx = {scaled},
+                                            .dp = dp.p ? view_at(dp, MIX_GDN, 1) : NO_VIEW,
+                                            .dy = dheads,
+                                            .x = {heads},
+                                            .p = {c->p[MIX_GDN]},
+                                            .count = 1,
+                                            .n = n});
         dheads = scaled;
     }
     if (deeper) {
         struct view d_o = dmem_take(c->tmp, be->act, n), dgate = x->s.gate ? dmem_take(c->tmp, be->act, n) : NO_VIEW;
-        be_gdn_out_bwd(be, &(struct op_gdn_out_bwd){.d_o = d_o, .dgate = dgate, .dw = grad_of(c, x->p[P_ONORM]), .dy = dheads, .o = s[S_O], .w = x->p[P_ONORM]->w,
-                                                    .gate = s[S_GATE], .rstd = s[S_RSTD], .rows = rows, .hv = x->s.g, .vdim = x->s.vdim});
+        be_gdn_out_bwd(be, &(struct op_gdn_out_bwd){.d_o = d_o,
+                                                    .dgate = dgate,
+                                                    .dw = grad_of(c, x->p[P_ONORM]),
+                                                    .dy = dheads,
+                                                    .o = s[S_O],
+                                                    .w = x->p[P_ONORM]->w,
+                                                    .gate = s[S_GATE],
+                                                    .rstd = s[S_RSTD],
+                                                    .rows = rows,
+                                                    .hv = x->s.g,
+                                                    .vdim = x->s.vdim});
         gdn_maps_bwd(c, x, h, d_o, dgate, dh, add, s);
     }
     dmem_release(c->tmp, mark);
@@ -236,8 +377,20 @@ static void gdn_step(const struct mx *c, const struct mixer *x, struct view h, s
     for (int i = 0; i < (x->s.conv ? 4 : 1); i++)
         state[i] = view_at(cache->v[i], c->slot0 * cache->elems[i], c->seqs->n * cache->elems[i]);
     gdn_maps(c, c->tmp, x, h, state + 1, v);
-    be_gdn(c->be, &(struct op_gdn){.o = v[S_O], .s_out = state[0], .q = v[S_Q], .k = v[S_K], .v = v[S_V], .g = v[S_G], .beta = v[S_BETA], .s_in = state[0], .seqs = c->seqs,
-                                   .h = x->s.h, .hv = x->s.g, .kdim = x->s.kdim, .vdim = x->s.vdim, .scale = gdn_scale(x)});
+    be_gdn(c->be, &(struct op_gdn){.o = v[S_O],
+                                   .s_out = state[0],
+                                   .q = v[S_Q],
+                                   .k = v[S_K],
+                                   .v = v[S_V],
+                                   .g = v[S_G],
+                                   .beta = v[S_BETA],
+                                   .s_in = state[0],
+                                   .seqs = c->seqs,
+                                   .h = x->s.h,
+                                   .hv = x->s.g,
+                                   .kdim = x->s.kdim,
+                                   .vdim = x->s.vdim,
+                                   .scale = gdn_scale(x)});
     linear_fwd(c->be, c->seqs->rows, y, weighted(c, gdn_heads(c, x, v, NO_VIEW)), x->p[P_O], NULL, add);
     dmem_release(c->tmp, mark);
 }
@@ -266,11 +419,17 @@ static void init_fresh(float *w, const struct param *p, int which, const struct 
     double bound = 1 / sqrt((double)x->s.d);
     switch (which) {
     case P_A:
-    case P_B: init_uniform(w, p, o->seed, bound * o->a_scale); break;
-    case P_G: init_uniform(w, p, o->seed, bound * o->gate_scale); break;
+    case P_B:
+        init_uniform(w, p, o->seed, bound * o->a_scale);
+        break;
+    case P_G:
+        init_uniform(w, p, o->seed, bound * o->gate_scale);
+        break;
     case P_QC:
     case P_KC:
-    case P_VC: init_uniform(w, p, o->seed, 1 / sqrt((double)x->s.conv)); break;
+    case P_VC:
+        init_uniform(w, p, o->seed, 1 / sqrt((double)x->s.conv));
+        break;
     case P_ONORM:
         for (int64_t i = 0; i < p->n; i++)
             w[i] = 1;
@@ -285,7 +444,8 @@ static void init_fresh(float *w, const struct param *p, int which, const struct 
             w[i] = (float)(dt + log(-expm1(-dt)));
         }
         break;
-    default: BUG("parameter %d of a GDN mixer has no fresh value", which);
+    default:
+        BUG("parameter %d of a GDN mixer has no fresh value", which);
     }
 }
 
@@ -297,14 +457,17 @@ static int64_t source_row(int64_t r, int64_t dim, int64_t repeat, enum kv_expand
     return r / dim / repeat * dim + r % dim;
 }
 
-static int copy_attn(struct backend *be, float *w, float *src, const struct mixer *x, const struct mixer *t, int which, const struct mixer_init *o, struct err *e)
+static int copy_attn(struct backend *be, float *w, float *src, const struct mixer *x, const struct mixer *t, int which,
+                     const struct mixer_init *o, struct err *e)
 {
     static const char *const names[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
     const struct param *p = x->p[which], *q = t->p[which]; /* P_Q..P_O stand in the same places in both lists */
     TRY(get_f32(be, src, q->w, e));
     int64_t d = p->dims[1], rows = p->dims[0], have = q->dims[0];
     if (q->dims[1] != d || rows % have != 0 || (rows != have && (which == P_Q || which == P_O)))
-        return ERR(e, E_USAGE, "layer %" PRId64 ": linear %s is %" PRId64 " x %" PRId64 ", which the teacher's %" PRId64 " x %" PRId64 " cannot fill; choose %" PRId64 " heads of %" PRId64,
+        return ERR(e, E_USAGE,
+                   "layer %" PRId64 ": linear %s is %" PRId64 " x %" PRId64 ", which the teacher's %" PRId64 " x %" PRId64
+                   " cannot fill; choose %" PRId64 " heads of %" PRId64,
                    x->layer, names[which], rows, d, have, q->dims[1], t->s.h, t->s.kdim);
     int64_t dim = which == P_V ? x->s.vdim : x->s.kdim, repeat = rows / have;
     for (int64_t r = 0; r < rows; r++) {
@@ -339,5 +502,13 @@ static int gdn_init_from(struct backend *be, struct mixer *x, const struct mixer
     return rc;
 }
 
-const struct mixer_type mixer_gdn = {.name = "gdn", .kinds = MIX_BIT(MIX_GDN), .shape = gdn_shape, .params = gdn_params, .init_from = gdn_init_from, .fwd = gdn_fwd,
-                                     .bwd = gdn_bwd, .step = gdn_step, .state = gdn_state, .cost = gdn_cost};
+const struct mixer_type mixer_gdn = {.name = "gdn",
+                                     .kinds = MIX_BIT(MIX_GDN),
+                                     .shape = gdn_shape,
+                                     .params = gdn_params,
+                                     .init_from = gdn_init_from,
+                                     .fwd = gdn_fwd,
+                                     .bwd = gdn_bwd,
+                                     .step = gdn_step,
+                                     .state = gdn_state,
+                                     .cost = gdn_cost};

@@ -20,8 +20,8 @@
 /* ---- parameters ---- */
 
 /* One tensor of a module: `spec` under `prefix`; src NULL, or the same tensor elsewhere. */
-static int add_param(struct params *l, const struct mixer_param *spec, const char *prefix, int64_t layer, enum param_group group, const struct param *src, bool copy,
-                     bool trainable, struct param **out, struct err *e)
+static int add_param(struct params *l, const struct mixer_param *spec, const char *prefix, int64_t layer, enum param_group group,
+                     const struct param *src, bool copy, bool trainable, struct param **out, struct err *e)
 {
     struct param like = {.ndim = spec->ndim, .layer = layer, .group = group, .decay = spec->decay, .trainable = trainable, .n = 1};
     if (snprintf(like.name, sizeof like.name, "%s%s", prefix, spec->suffix) >= (int)sizeof like.name)
@@ -40,8 +40,8 @@ static int add_param(struct params *l, const struct mixer_param *spec, const cha
     return 0;
 }
 
-int mixer_build(struct mixer *x, const struct mixer_type *t, const struct mcfg *c, int64_t layer, const char *prefix, struct params *l, const struct mixer *src, bool copy,
-                bool trainable, struct err *e)
+int mixer_build(struct mixer *x, const struct mixer_type *t, const struct mcfg *c, int64_t layer, const char *prefix, struct params *l,
+                const struct mixer *src, bool copy, bool trainable, struct err *e)
 {
     struct mixer_param spec[MIXER_MAX_PARAMS];
     *x = (struct mixer){.type = t, .layer = layer};
@@ -61,7 +61,8 @@ static int build_layer(struct model *m, int64_t l, unsigned ops, const struct bu
     const struct mcfg *c = &m->cfg;
     struct layer *y = &m->layer[l];
     const struct layer *t = from->teacher ? &from->teacher->layer[l] : NULL;
-    const struct mixer_param norm1 = {"input_layernorm.weight", 1, {c->d}, true, false, false}, norm2 = {"post_attention_layernorm.weight", 1, {c->d}, true, false, false};
+    const struct mixer_param norm1 = {"input_layernorm.weight", 1, {c->d}, true, false, false},
+                             norm2 = {"post_attention_layernorm.weight", 1, {c->d}, true, false, false};
     const unsigned attn_bits = MIX_BIT(MIX_FULL) | MIX_BIT(MIX_WINDOW);
     char at[64], prefix[96];
     y->ops = ops;
@@ -99,7 +100,8 @@ int model_build(struct model *m, const unsigned *ops, const struct build_from *f
 {
     const struct mcfg *c = &m->cfg;
     const struct model *t = from->teacher;
-    const struct mixer_param embed = {"embed_tokens.weight", 2, {c->N, c->d}, true, false, true}, norm = {"norm.weight", 1, {c->d}, true, false, false},
+    const struct mixer_param embed = {"embed_tokens.weight", 2, {c->N, c->d}, true, false, true},
+                             norm = {"norm.weight", 1, {c->d}, true, false, false},
                              head = {"lm_head.weight", 2, {c->N, c->d}, true, false, true};
     m->params.be = m->be;
     m->layer = calloc((size_t)c->L, sizeof *m->layer);
@@ -188,7 +190,8 @@ static int load_all(struct model *m, const struct ckfile *k, struct err *e)
     return rc;
 }
 
-static int open_from(struct model **out, struct backend *be, struct ckfile *k, const char *path, const struct model_open_opts *o, struct err *e)
+static int open_from(struct model **out, struct backend *be, struct ckfile *k, const char *path, const struct model_open_opts *o,
+                     struct err *e)
 {
     const struct mcfg *c = ckfile_cfg(k);
     if (!c)
@@ -219,7 +222,7 @@ int model_open(struct model **out, struct backend *be, const char *path, const s
 {
     static const struct model_open_opts plain = {0};
     struct ckfile *k;
-    if (strlen(path) >= sizeof ((struct model *)0)->path)
+    if (strlen(path) >= sizeof((struct model *)0)->path)
         return ERR(e, E_INPUT, "path of %zu bytes is too long", strlen(path));
     TRY(ckfile_open(&k, path, e));
     int rc = open_from(out, be, k, path, o ? o : &plain, e);
@@ -245,7 +248,8 @@ int model_hash(struct model *m, const char **hex, struct err *e)
     return 0;
 }
 
-int model_new(struct model **out, struct backend *be, const struct mcfg *cfg, int (*init)(void *ctx, const struct param *p, float *w, struct err *e), void *ctx, struct err *e)
+int model_new(struct model **out, struct backend *be, const struct mcfg *cfg,
+              int (*init)(void *ctx, const struct param *p, float *w, struct err *e), void *ctx, struct err *e)
 {
     struct model *m;
     unsigned ops[MCFG_MAX_LAYERS];
@@ -341,7 +345,8 @@ void rope_drop(struct backend *be, struct rope *r)
     }
 }
 
-static int rope_put(struct rope **out, struct backend *be, const double *cos_t, const double *sin_t, int64_t rows, int64_t half, struct err *e)
+static int rope_put(struct rope **out, struct backend *be, const double *cos_t, const double *sin_t, int64_t rows, int64_t half,
+                    struct err *e)
 {
     struct rope *r = calloc(1, sizeof *r);
     int64_t n = rows * half;
@@ -407,7 +412,8 @@ int model_need_pos(struct model *m, int64_t rows, struct err *e)
     if (rows <= m->rope->rows)
         return 0;
     if (rows > m->cfg.max_pos)
-        log_warn_once("max_pos", "position %" PRId64 " is beyond the model's max_position_embeddings of %" PRId64, rows - 1, m->cfg.max_pos);
+        log_warn_once("max_pos", "position %" PRId64 " is beyond the model's max_position_embeddings of %" PRId64, rows - 1,
+                      m->cfg.max_pos);
     int64_t n = m->rope->rows;
     while (n < rows)
         n *= 2;

@@ -1,6 +1,6 @@
 /*
- * Parameters. A `struct param` belongs to one list (of a model or of a set of mixers); the memory of its weights (struct wmem) is counted by references, so that a
- * teacher, a search supernet and hybrids share frozen weights. Training state (master, m, v, g) is made on demand.
+ * Parameters. A `struct param` belongs to one list (of a model or of a set of mixers); the memory of its weights (struct wmem) is counted
+ * by references, so that a teacher, a search supernet and hybrids share frozen weights. Training state (master, m, v, g) is made on demand.
  */
 #ifndef MODEL_PARAM_H
 #define MODEL_PARAM_H
@@ -16,16 +16,16 @@ struct wmem { /* weights of one tensor */
     int refs;
 };
 struct param {
-    char name[128];       /* canonical: "model.layers.3.self_attn.q_proj.weight"; unique in its list */
-    struct view w;        /* act; A_log and dt_bias: stat */
-    struct view master;   /* stat; the same memory as w when w has that dtype (then w_act of op_adamw is absent) */
-    struct view m, v, g;  /* stat */
-    int64_t n;            /* elements */
+    char name[128];      /* canonical: "model.layers.3.self_attn.q_proj.weight"; unique in its list */
+    struct view w;       /* act; A_log and dt_bias: stat */
+    struct view master;  /* stat; the same memory as w when w has that dtype (then w_act of op_adamw is absent) */
+    struct view m, v, g; /* stat */
+    int64_t n;           /* elements */
     int ndim;
     int64_t dims[3];
     enum param_group group;
-    int64_t layer;        /* -1: none */
-    bool decay;           /* false for A_log, dt_bias and norms */
+    int64_t layer; /* -1: none */
+    bool decay;    /* false for A_log, dt_bias and norms */
     bool trainable;
     struct wmem *mem;
 };
@@ -38,8 +38,8 @@ struct params {
 int params_add(struct params *l, const struct param *like, const struct param *share, struct param **out, struct err *e);
 void params_free(struct params *l);
 struct param *params_find(const struct params *l, const char *name);
-/* Gradients (zeroed) and optimiser state for every trainable parameter that lacks them. Master weights start as the weights. Training weights that are shared changes
-   them in every model that has them. */
+/* Gradients (zeroed) and optimiser state for every trainable parameter that lacks them. Master weights start as the weights. Training
+   weights that are shared changes them in every model that has them. */
 int params_alloc(struct params *l, bool grads, bool opt, struct err *e);
 void params_drop(struct params *l, bool grads, bool opt);
 void params_zero_grads(struct params *l);

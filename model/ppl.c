@@ -13,10 +13,13 @@ struct window {
 static int64_t count_windows(const struct ppl_opts *o, int64_t n)
 {
     switch (o->rule) {
-    case PPL_NONOVERLAP: return CEIL_DIV(n, o->window);
-    case PPL_LLAMACPP: return n / o->window;
+    case PPL_NONOVERLAP:
+        return CEIL_DIV(n, o->window);
+    case PPL_LLAMACPP:
+        return n / o->window;
     case PPL_STRIDE:
-    case PPL_HF: return n <= o->window ? 1 : 1 + CEIL_DIV(n - o->window, o->stride);
+    case PPL_HF:
+        return n <= o->window ? 1 : 1 + CEIL_DIV(n - o->window, o->stride);
     }
     return 0;
 }
@@ -57,9 +60,11 @@ int ppl_compute(struct model *m, const int32_t *ids, int64_t n, const struct ppl
     int64_t total = count_windows(o, n), group = MAX((o->rows ? o->rows : 2048) / o->window, 1);
     *out = (struct ppl_result){0};
     if (o->window < 2 || o->stride < 1 || o->stride > o->window)
-        return ERR(e, E_USAGE, "window %" PRId64 " and stride %" PRId64 " are not possible (window >= 2, 1 <= stride <= window)", o->window, o->stride);
+        return ERR(e, E_USAGE, "window %" PRId64 " and stride %" PRId64 " are not possible (window >= 2, 1 <= stride <= window)", o->window,
+                   o->stride);
     if (n < 2 || !total)
-        return ERR(e, E_INPUT, "%" PRId64 " tokens are too few for a perplexity (2 at least%s)", n, o->rule == PPL_LLAMACPP ? ", and one full window" : "");
+        return ERR(e, E_INPUT, "%" PRId64 " tokens are too few for a perplexity (2 at least%s)", n,
+                   o->rule == PPL_LLAMACPP ? ", and one full window" : "");
     group = MIN(group, total);
     double *mem = malloc((size_t)(group * o->window) * sizeof *mem), **lp = malloc((size_t)group * sizeof *lp);
     const int32_t **tok = malloc((size_t)group * sizeof *tok);

@@ -1,11 +1,10 @@
 /*
  * Perplexity of a token sequence under four rules. With window W (context of one forward) and N tokens:
  *   nonoverlap  windows [kW, min((k+1)W, N)); every token but the first of each window is scored
- *   stride      window k = [kS, min(kS+W, N)), scores what no earlier window covered; stops at the first window that reaches N; the very first token is not scored
- *   hf          as stride, but weighted as in the guide of transformers: the mean over a window's n_k new tokens times (n_k - 1), although all n_k are scored in every window
- *               but the first; tokens = sum of (n_k - 1)
- *   llamacpp    full windows only; in each the targets at W/2+1 .. W-1 are scored
- * ppl = exp(nll / tokens).
+ *   stride      window k = [kS, min(kS+W, N)), scores what no earlier window covered; stops at the first window that reaches N; the very
+ * first token is not scored hf          as stride, but weighted as in the guide of transformers: the mean over a window's n_k new tokens
+ * times (n_k - 1), although all n_k are scored in every window but the first; tokens = sum of (n_k - 1) llamacpp    full windows only; in
+ * each the targets at W/2+1 .. W-1 are scored ppl = exp(nll / tokens).
  */
 #ifndef MODEL_PPL_H
 #define MODEL_PPL_H

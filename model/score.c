@@ -39,8 +39,9 @@ static int scorer_open(struct scorer *s, struct model *m, int64_t rows, int32_t 
     s->h_best = calloc((size_t)rows, sizeof *s->h_best);
     s->h_target = calloc((size_t)rows, sizeof *s->h_target);
     int rc = s->h_lp && s->h_best && s->h_target ? 0 : err_nomem(e, (size_t)rows * 16, "scoring");
-    if (rc == 0 && (acts_open(&s->acts, m, &(struct acts_opts){.rows = rows, .seqs = seqs}, e) || batch_open(&s->batch, m->be, rows, seqs, e) ||
-                    be_view(m->be, m->be->stat, rows, &s->lp, e) || be_view(m->be, DT_I32, rows, &s->best, e) || be_view(m->be, DT_I32, rows, &s->target, e)))
+    if (rc == 0 && (acts_open(&s->acts, m, &(struct acts_opts){.rows = rows, .seqs = seqs}, e) ||
+                    batch_open(&s->batch, m->be, rows, seqs, e) || be_view(m->be, m->be->stat, rows, &s->lp, e) ||
+                    be_view(m->be, DT_I32, rows, &s->best, e) || be_view(m->be, DT_I32, rows, &s->target, e)))
         rc = -1;
     if (rc != 0)
         scorer_close(s);
@@ -53,7 +54,14 @@ static int score_rows(struct scorer *s, struct view hidden, int64_t n, struct er
     const struct param *head = model_head(s->m);
     struct backend *be = s->m->be;
     be_put(be, view_at(s->target, 0, n), s->h_target);
-    be_head_ce(be, &(struct op_head_ce){.lp = s->lp, .best = s->best, .h = hidden, .w = head->w, .target = s->target, .rows = n, .dim = s->m->cfg.d, .vocab = s->m->cfg.N});
+    be_head_ce(be, &(struct op_head_ce){.lp = s->lp,
+                                        .best = s->best,
+                                        .h = hidden,
+                                        .w = head->w,
+                                        .target = s->target,
+                                        .rows = n,
+                                        .dim = s->m->cfg.d,
+                                        .vocab = s->m->cfg.N});
     be_get(be, s->h_best, view_at(s->best, 0, n));
     TRY(get_f64(be, s->h_lp, view_at(s->lp, 0, n), e));
     for (int64_t r = 0; r < n; r++)
@@ -63,7 +71,8 @@ static int score_rows(struct scorer *s, struct view hidden, int64_t n, struct er
 }
 
 /* Sequences i0 .. i0+n-1 in one forward. */
-static int score_pack(struct scorer *s, int32_t i0, int32_t n, const int32_t *const *tok, const int32_t *len, double **lp, int32_t **best, struct err *e)
+static int score_pack(struct scorer *s, int32_t i0, int32_t n, const int32_t *const *tok, const int32_t *len, double **lp, int32_t **best,
+                      struct err *e)
 {
     struct view hidden;
     int64_t r = 0, rows = 0;
@@ -85,7 +94,8 @@ static int score_pack(struct scorer *s, int32_t i0, int32_t n, const int32_t *co
     return 0;
 }
 
-int score_logprobs(struct model *m, int32_t n, const int32_t *const *tok, const int32_t *len, int64_t rows, double **lp, int32_t **best, struct err *e)
+int score_logprobs(struct model *m, int32_t n, const int32_t *const *tok, const int32_t *len, int64_t rows, double **lp, int32_t **best,
+                   struct err *e)
 {
     struct scorer s;
     int64_t longest = 1, total = 0;
@@ -105,7 +115,8 @@ int score_logprobs(struct model *m, int32_t n, const int32_t *const *tok, const 
         int64_t used = 0;
         while (i + k < n && (k == 0 || used + len[i + k] <= limit))
             used += len[i + k++];
-        rc = interrupted() ? ERR(e, E_INTERRUPTED, "interrupted after %d of %d sequences", (int)i, (int)n) : score_pack(&s, i, k, tok, len, lp, best, e);
+        rc = interrupted() ? ERR(e, E_INTERRUPTED, "interrupted after %d of %d sequences", (int)i, (int)n)
+                           : score_pack(&s, i, k, tok, len, lp, best, e);
         i += k;
     }
     scorer_close(&s);
@@ -141,7 +152,8 @@ static int score_first(struct branches *b, const int32_t *prefix, int32_t n, str
         if (b->len[i] < 1)
             return ERR(e, E_USAGE, "continuation %d has no tokens", (int)i);
         if (b->cont[i][0] < 0 || b->cont[i][0] >= s->m->cfg.N)
-            return ERR(e, E_INPUT, "token id %d of continuation %d is outside the vocabulary of %" PRId64, (int)b->cont[i][0], (int)i, s->m->cfg.N);
+            return ERR(e, E_INPUT, "token id %d of continuation %d is outside the vocabulary of %" PRId64, (int)b->cont[i][0], (int)i,
+                       s->m->cfg.N);
         s->h_target[0] = b->cont[i][0];
         TRY(score_rows(s, last, 1, e));
         b->lp[i][0] = s->h_lp[0];
@@ -170,7 +182,10 @@ static int score_rest(struct branches *b, int32_t i0, int32_t n, struct err *e)
         rc = cache_copy(b->fork, used++, b->root, 0, e);
     }
     if (rc == 0 && used)
-        rc = batch_set(&s->batch, used, tok, len, NULL, s->m->cfg.N, e) || model_step(s->m, &s->acts, b->fork, 0, &s->batch, &hidden, e) || score_rows(s, hidden, rows, e) ? -1 : 0;
+        rc = batch_set(&s->batch, used, tok, len, NULL, s->m->cfg.N, e) || model_step(s->m, &s->acts, b->fork, 0, &s->batch, &hidden, e) ||
+                     score_rows(s, hidden, rows, e)
+                 ? -1
+                 : 0;
     for (int32_t i = i0; i < i0 + n && rc == 0; i++)
         for (int32_t t = 1; t < b->len[i]; t++, r++) {
             b->lp[i][t] = s->h_lp[r];
@@ -182,8 +197,8 @@ static int score_rest(struct branches *b, int32_t i0, int32_t n, struct err *e)
     return rc;
 }
 
-int score_continuations(struct model *m, const int32_t *prefix, int32_t prefix_len, int32_t n, const int32_t *const *cont, const int32_t *len, double **lp, bool *greedy,
-                        struct err *e)
+int score_continuations(struct model *m, const int32_t *prefix, int32_t prefix_len, int32_t n, const int32_t *const *cont,
+                        const int32_t *len, double **lp, bool *greedy, struct err *e)
 {
     struct branches b = {.n = n, .cont = cont, .len = len, .lp = lp, .greedy = greedy};
     int64_t longest = 1, total = 0;
@@ -198,7 +213,10 @@ int score_continuations(struct model *m, const int32_t *prefix, int32_t prefix_l
     int64_t rows = MAX(MIN((int64_t)SCORE_ROWS, MAX(total, (int64_t)prefix_len)), longest);
     int32_t slots = (int32_t)MIN((int64_t)n, rows);
     TRY(scorer_open(&b.s, m, rows, slots, e));
-    int rc = cache_open(&b.root, m, 1, prefix_len, e) || cache_open(&b.fork, m, slots, prefix_len + longest, e) || score_first(&b, prefix, prefix_len, e) ? -1 : 0;
+    int rc = cache_open(&b.root, m, 1, prefix_len, e) || cache_open(&b.fork, m, slots, prefix_len + longest, e) ||
+                     score_first(&b, prefix, prefix_len, e)
+                 ? -1
+                 : 0;
     for (int32_t i = 0; i < n && rc == 0;) {
         int32_t k = 0;
         int64_t used = 0;

@@ -263,7 +263,8 @@ int tok_export_gguf(const struct gguf *g, const char *pretok, const char *dir, s
     if (rc == 0)
         rc = tok_load(&back, dir, NULL, e);
     if (rc == 0 && strcmp(tok_sha256(t), tok_sha256(back)) != 0)
-        rc = ERR(e, E_CHECK, "%s: tokenizer.json written from '%s' is not the same tokenizer (identity %s, expected %s)", dir, g->path, tok_sha256(back), tok_sha256(t));
+        rc = ERR(e, E_CHECK, "%s: tokenizer.json written from '%s' is not the same tokenizer (identity %s, expected %s)", dir, g->path,
+                 tok_sha256(back), tok_sha256(t));
     tok_free(back);
     tok_free(t);
     return rc;

@@ -1,6 +1,7 @@
 /*
- * Gradients of whole tiny hybrids against central finite differences in double: every parameter tensor along a random direction, every mixture weight, with a KL loss
- * at temperature 1.7 through the head and a linear loss at one mixer's output. Two shapes: Qwen2-like without convolution, Qwen3-like with convolution and untied head.
+ * Gradients of whole tiny hybrids against central finite differences in double: every parameter tensor along a random direction, every
+ * mixture weight, with a KL loss at temperature 1.7 through the head and a linear loss at one mixer's output. Two shapes: Qwen2-like
+ * without convolution, Qwen3-like with convolution and untied head.
  */
 #include "tests/test.h"
 
@@ -14,8 +15,9 @@
 #define R 77 /* 70 tokens (more than a GDN chunk), 6 and 1 */
 #define SEED 7
 static const int32_t lens[3] = {70, 6, 1};
-static const unsigned ops[N_LAYERS] = {MIX_BIT(MIX_FULL) | MIX_BIT(MIX_WINDOW) | MIX_BIT(MIX_GDN), MIX_BIT(MIX_GDN), MIX_BIT(MIX_WINDOW) | MIX_BIT(MIX_GDN), MIX_BIT(MIX_FULL) | MIX_BIT(MIX_WINDOW),
-                                MIX_BIT(MIX_WINDOW)};
+static const unsigned ops[N_LAYERS] = {MIX_BIT(MIX_FULL) | MIX_BIT(MIX_WINDOW) | MIX_BIT(MIX_GDN), MIX_BIT(MIX_GDN),
+                                       MIX_BIT(MIX_WINDOW) | MIX_BIT(MIX_GDN), MIX_BIT(MIX_FULL) | MIX_BIT(MIX_WINDOW),
+                                       MIX_BIT(MIX_WINDOW)};
 static const double mix[N_LAYERS][3] = {{0.5, 0.2, 0.3}, {0}, {0, 0.35, 0.65}, {0.8, 0.2, 0}, {0}};
 #define INJECT_LAYER 2
 #define STEP 4e-6
@@ -64,8 +66,16 @@ static double loss(struct rig *r, bool grad)
     struct view hidden;
     double kl[R], sum = 0;
     CHECK_OK(model_fwd(r->m, &r->a, &r->b, &(struct fwd_opts){.save = grad, .ctx = r, .on_mixer = on_mixer}, &hidden, e));
-    struct op_head_kl d = {.kl = r->kl, .hs = hidden, .ws = model_head(r->m)->w, .ht = r->ht, .wt_head = model_head(r->t)->w, .wt = r->wt, .rows = R, .dim = r->m->cfg.d,
-                           .vocab = r->m->cfg.N, .tau = 1.7};
+    struct op_head_kl d = {.kl = r->kl,
+                           .hs = hidden,
+                           .ws = model_head(r->m)->w,
+                           .ht = r->ht,
+                           .wt_head = model_head(r->t)->w,
+                           .wt = r->wt,
+                           .rows = R,
+                           .dim = r->m->cfg.d,
+                           .vocab = r->m->cfg.N,
+                           .tau = 1.7};
     if (grad) {
         d.dhs = r->dh;
         d.dws = model_head(r->m)->g;
@@ -263,8 +273,20 @@ int main(void)
 {
     struct backend *be;
     CHECK_OK(backend_open(&be, &(struct backend_opts){.name = "ref64"}, e)); /* no pool: the shapes are too small for threads */
-    struct mcfg c = {.arch = ARCH_QWEN2, .L = N_LAYERS, .d = 16, .H = 4, .G = 2, .head_dim = 4, .F = 12, .N = 40, .max_pos = 128, .eps = 1e-6, .tie_embeddings = true, .qkv_bias = true,
-                     .bos = -1, .pad = -1};
+    struct mcfg c = {.arch = ARCH_QWEN2,
+                     .L = N_LAYERS,
+                     .d = 16,
+                     .H = 4,
+                     .G = 2,
+                     .head_dim = 4,
+                     .F = 12,
+                     .N = 40,
+                     .max_pos = 128,
+                     .eps = 1e-6,
+                     .tie_embeddings = true,
+                     .qkv_bias = true,
+                     .bos = -1,
+                     .pad = -1};
     c.rope = (struct mcfg_rope){.theta = 1e4, .factor = 1, .attention_factor = 1, .truncate = true};
     struct linset_opts lo = LINSET_OPTS;
     lo.init.seed = SEED;

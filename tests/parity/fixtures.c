@@ -1,6 +1,7 @@
 /*
- * Seven tiny checkpoints with expected logits, hidden states, attention outputs, greedy ids and gradients, made by transformers in float64 with float32 rotary tables
- * (oracle/model/README.md). ref64 takes the stored tables and is held to the rounding of the stored float32 values; float backends to what float32 allows.
+ * Seven tiny checkpoints with expected logits, hidden states, attention outputs, greedy ids and gradients, made by transformers in float64
+ * with float32 rotary tables (oracle/model/README.md). ref64 takes the stored tables and is held to the rounding of the stored float32
+ * values; float backends to what float32 allows.
  */
 #include "tests/test.h"
 
@@ -12,14 +13,29 @@
 #include "model/st.h"
 
 #define T 96
-static const char *const names[] = {"a_qwen2_tied_bf16", "b_qwen2_untied_f32_sharded", "c_qwen3_bf16", "d_llama3rope_tied_f16", "e_llama_plain_f32", "f_qwen2_swa_f32", "g_qwen2_yarn_f32"};
+static const char *const names[] = {"a_qwen2_tied_bf16",     "b_qwen2_untied_f32_sharded", "c_qwen3_bf16",
+                                    "d_llama3rope_tied_f16", "e_llama_plain_f32",          "f_qwen2_swa_f32",
+                                    "g_qwen2_yarn_f32"};
 
 struct limits { /* absolute, `rel` times the value besides; for gradients relative to the tensor's largest element */
     double logits, hidden, attn, rel, grad, loss;
     const char *why, *grad_why;
 };
-static const struct limits lim64 = {2e-6, 2e-6, 2e-6, 6e-8, 1e-7, 1e-12, "stored values are float32: 2^-24 |x|", "stored gradients are float32: 2^-24 of the largest, and as much again for the sums"};
-static const struct limits lim32 = {3e-4, 3e-4, 2e-4, 1e-5, 2e-4, 2e-5, "transformers in float32 differs by up to 1.2e-4 on logits of deviation 4; factor 2.5",
+static const struct limits lim64 = {2e-6,
+                                    2e-6,
+                                    2e-6,
+                                    6e-8,
+                                    1e-7,
+                                    1e-12,
+                                    "stored values are float32: 2^-24 |x|",
+                                    "stored gradients are float32: 2^-24 of the largest, and as much again for the sums"};
+static const struct limits lim32 = {3e-4,
+                                    3e-4,
+                                    2e-4,
+                                    1e-5,
+                                    2e-4,
+                                    2e-5,
+                                    "transformers in float32 differs by up to 1.2e-4 on logits of deviation 4; factor 2.5",
                                     "float32 backward of three layers: logits' relative error 1e-4 / 4, times 8"};
 
 static double *load(const struct st_file *f, const char *name, size_t *n)
@@ -69,7 +85,8 @@ static void on_stream(void *ctx, int64_t i, struct view x)
     get_f64(s->be, s->hidden + i * s->n, x, &e);
 }
 
-static void check_grads(struct model *m, struct acts *a, struct batch *b, const int32_t *ids, const char *dir, const struct limits *lim, double want_loss)
+static void check_grads(struct model *m, struct acts *a, struct batch *b, const int32_t *ids, const char *dir, const struct limits *lim,
+                        double want_loss)
 {
     char path[1100];
     struct st_file g;
@@ -100,7 +117,16 @@ static void check_grads(struct model *m, struct acts *a, struct batch *b, const 
     else
         CHECK_OK(put_f32(be, vw, wt, e));
     CHECK_OK(model_fwd(m, a, b, &(struct fwd_opts){.save = true}, &hidden, e));
-    be_head_ce(be, &(struct op_head_ce){.lp = lp, .dh = dh, .dw = model_head(m)->g, .h = hidden, .w = model_head(m)->w, .target = vt, .wt = vw, .rows = T, .dim = m->cfg.d, .vocab = m->cfg.N});
+    be_head_ce(be, &(struct op_head_ce){.lp = lp,
+                                        .dh = dh,
+                                        .dw = model_head(m)->g,
+                                        .h = hidden,
+                                        .w = model_head(m)->w,
+                                        .target = vt,
+                                        .wt = vw,
+                                        .rows = T,
+                                        .dim = m->cfg.d,
+                                        .vocab = m->cfg.N});
     CHECK_OK(model_bwd(m, a, b, dh, &(struct bwd_opts){.wgrad = true}, e));
     double l[T], loss = 0;
     CHECK_OK(get_f64(be, l, lp, e));

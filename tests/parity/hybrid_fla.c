@@ -1,6 +1,7 @@
 /*
- * Hybrids in fla's layout without our own key, against PyTorch in float64 (tests/oracle/hybrid_vectors.py): full, window and GDN layers; with and without convolution, gate and grouped
- * value heads; K != V in one of them. 150 tokens: more than two GDN chunks, more than the window of 20.
+ * Hybrids in fla's layout without our own key, against PyTorch in float64 (tests/oracle/hybrid_vectors.py): full, window and GDN layers;
+ * with and without convolution, gate and grouped value heads; K != V in one of them. 150 tokens: more than two GDN chunks, more than the
+ * window of 20.
  */
 #include "tests/test.h"
 
@@ -49,7 +50,8 @@ static void one(struct backend *be, const char *dir)
 {
     const bool f64 = be->act == DT_F64;
     const double tol = f64 ? 1e-6 : 2e-4;
-    const char *why = f64 ? "float32 rounding of stored values and of the rotary tables' cos and sin" : "float32 through four layers of 150 steps: 2^-24 times about 1000";
+    const char *why = f64 ? "float32 rounding of stored values and of the rotary tables' cos and sin"
+                          : "float32 through four layers of 150 steps: 2^-24 times about 1000";
     char path[256];
     struct st_file x;
     struct model *m = NULL;
@@ -88,7 +90,8 @@ static void one(struct backend *be, const char *dir)
         CHECK_OK(model_step(m, &a, c, 0, &b, &hidden, e));
     }
     CHECK_OK(model_logits(m, hidden, 1, step, e));
-    check_close_f64("last logits, token by token", step, logits + (T - 1) * m->cfg.N, (size_t)m->cfg.N, f64 ? 1e-10 : tol, f64 ? 1e-10 : tol, "the same sums in another order");
+    check_close_f64("last logits, token by token", step, logits + (T - 1) * m->cfg.N, (size_t)m->cfg.N, f64 ? 1e-10 : tol,
+                    f64 ? 1e-10 : tol, "the same sums in another order");
     cache_close(c);
     free(s.hidden);
     free(s.mixed);

@@ -1,7 +1,7 @@
 /*
- * SmolLM2-135M-Instruct from its GGUF file (Q4_1) against transformers' numbers (oracle/model/smol): ids, log-probabilities, top five, norms of the residual stream, greedy ids.
- * The file: $DASHLAB_SMOLLM2_GGUF, or $DASHLAB_SMOLLM2 or ~/.cache/dashlab as tests/fetch_smollm2.sh leaves it. Without the CPU backend only the shortest text is
- * computed, by the reference.
+ * SmolLM2-135M-Instruct from its GGUF file (Q4_1) against transformers' numbers (oracle/model/smol): ids, log-probabilities, top five,
+ * norms of the residual stream, greedy ids. The file: $DASHLAB_SMOLLM2_GGUF, or $DASHLAB_SMOLLM2 or ~/.cache/dashlab as
+ * tests/fetch_smollm2.sh leaves it. Without the CPU backend only the shortest text is computed, by the reference.
  */
 #include "tests/test.h"
 
@@ -93,7 +93,8 @@ static void one(struct model *m, const json_t *text)
     CHECK_OK(model_fwd(m, &a, &b, &(struct fwd_opts){.ctx = &nm, .on_stream = on_stream}, &hidden, e));
     nm.v[N_LAYERS + 1] = last_norm(&nm, hidden);
     CHECK_EQ_I(numbers(text, "last_hidden_l2_f64", want, 64), N_LAYERS + 2);
-    check_close_f64("norms of the stream", nm.v, want, N_LAYERS + 2, 0, 3e-6, "float32 against float64: measured 4.2e-7 relative for transformers, times 7 for another order of sums");
+    check_close_f64("norms of the stream", nm.v, want, N_LAYERS + 2, 0, 3e-6,
+                    "float32 against float64: measured 4.2e-7 relative for transformers, times 7 for another order of sums");
     CHECK_OK(model_topk(m, view_at(hidden, (len - 1) * m->cfg.d, m->cfg.d), 5, top, e));
     double logit[5];
     CHECK_EQ_I(numbers(text, "last_top5_ids_f64", want, 64), 5);
@@ -131,7 +132,8 @@ int main(void)
     CHECK_OK(pool_open(&pool, 0, e));
     bool cpu = backend_open(&be, &(struct backend_opts){.name = "cpu", .pool = pool}, &te) == 0;
     if (!cpu)
-        CHECK_OK(backend_open(&be, &(struct backend_opts){.name = "ref64", .pool = pool}, e)); /* ref32 adds 49152 exponentials one after another in float32 */
+        CHECK_OK(backend_open(&be, &(struct backend_opts){.name = "ref64", .pool = pool},
+                              e)); /* ref32 adds 49152 exponentials one after another in float32 */
     CHECK_OK(model_open(&m, be, path, &(struct model_open_opts){.want_tokenizer = true}, e));
     const json_t *texts = json_object_get(doc.root, "texts");
     for (size_t i = 0; m && i < (cpu ? json_array_size(texts) : 1); i++)

@@ -1,6 +1,7 @@
 /*
- * The bundled teacher continues 33 prompts as transformers does (tests/oracle/teacher_greedy.py): greedy ids, float32 on the CPU backend, decoded together.
- * In the vectors the two best logits never come closer than 8e-3, far above float32 differences (logits of tests/parity/smollm2.c agree to 1e-4).
+ * The bundled teacher continues 33 prompts as transformers does (tests/oracle/teacher_greedy.py): greedy ids, float32 on the CPU backend,
+ * decoded together. In the vectors the two best logits never come closer than 8e-3, far above float32 differences (logits of
+ * tests/parity/smollm2.c agree to 1e-4).
  */
 #include "tests/test.h"
 
@@ -24,8 +25,8 @@ static int32_t u16_at(const struct st_tensor *t, int64_t i)
 
 static void compare(struct model *m, const struct st_file *f)
 {
-    const struct st_tensor *tp = tensor(f, "prompts", ST_U16, 0), *to = tensor(f, "offsets", ST_I32, N + 1), *tg = tensor(f, "greedy", ST_U16, N * NEW),
-                           *tm = tensor(f, "margin", ST_F32, N);
+    const struct st_tensor *tp = tensor(f, "prompts", ST_U16, 0), *to = tensor(f, "offsets", ST_I32, N + 1),
+                           *tg = tensor(f, "greedy", ST_U16, N * NEW), *tm = tensor(f, "margin", ST_F32, N);
     if (!tp || !to || !tg || !tm)
         return;
     int32_t off[N + 1], len[N], n_out[N], *ids = malloc(((size_t)tp->n + 1) * sizeof *ids), got[N][NEW], *out[N];
@@ -50,8 +51,8 @@ static void compare(struct model *m, const struct st_file *f)
         CHECK(margin[i] > 5e-3f);
         equal += same == NEW;
         if (same < NEW)
-            printf("prompt %d (%d tokens): differs from token %d on: %d, expected %d; smallest margin of the reference %g\n", i, (int)len[i], same, (int)got[i][same],
-                   (int)u16_at(tg, i * NEW + same), (double)margin[i]);
+            printf("prompt %d (%d tokens): differs from token %d on: %d, expected %d; smallest margin of the reference %g\n", i,
+                   (int)len[i], same, (int)got[i][same], (int)u16_at(tg, i * NEW + same), (double)margin[i]);
     }
     printf("%d of %d continuations equal\n", equal, N);
     CHECK_EQ_I(equal, N);

@@ -1,6 +1,6 @@
 /*
- * Decoding: step by step against the whole forward, results of a sequence independent of its company (bit for bit on the CPU backends), ring caches, growing caches,
- * forks, hybrids written and read again.
+ * Decoding: step by step against the whole forward, results of a sequence independent of its company (bit for bit on the CPU backends),
+ * ring caches, growing caches, forks, hybrids written and read again.
  */
 #include "tests/test.h"
 
@@ -23,8 +23,22 @@ static const int32_t *const prompt[N_SEQ] = {prompts[0], prompts[1], prompts[2],
 
 static struct model *make(struct backend *be, const unsigned *ops, int64_t layers, bool conv, struct model **teacher)
 {
-    struct mcfg c = {.arch = ARCH_QWEN2, .L = layers, .d = 32, .H = 4, .G = 2, .head_dim = 8, .F = 24, .N = 96, .max_pos = 256, .eps = 1e-6, .tie_embeddings = true,
-                     .qkv_bias = true, .bos = -1, .pad = -1, .n_eos = 1, .eos = {0}};
+    struct mcfg c = {.arch = ARCH_QWEN2,
+                     .L = layers,
+                     .d = 32,
+                     .H = 4,
+                     .G = 2,
+                     .head_dim = 8,
+                     .F = 24,
+                     .N = 96,
+                     .max_pos = 256,
+                     .eps = 1e-6,
+                     .tie_embeddings = true,
+                     .qkv_bias = true,
+                     .bos = -1,
+                     .pad = -1,
+                     .n_eos = 1,
+                     .eos = {0}};
     c.rope = (struct mcfg_rope){.theta = 1e4, .factor = 1, .attention_factor = 1, .truncate = true};
     struct init_normal init = {.seed = 11, .std = 0.35};
     struct linset_opts lo = LINSET_OPTS;
@@ -59,7 +73,8 @@ static void generate(struct model *m, int32_t batch, int64_t prefill_rows, int32
     int32_t *out[N_SEQ];
     for (int i = 0; i < N_SEQ; i++)
         out[i] = ids[i];
-    CHECK_OK(gen_greedy(m, N_SEQ, prompt, lens, &(struct gen_opts){.batch = batch, .max_new = NEW, .prefill_rows = prefill_rows}, out, len, e));
+    CHECK_OK(
+        gen_greedy(m, N_SEQ, prompt, lens, &(struct gen_opts){.batch = batch, .max_new = NEW, .prefill_rows = prefill_rows}, out, len, e));
 }
 
 /* Last hidden row of each sequence after feeding its prompt in pieces of `step`, together or alone. */
@@ -73,7 +88,7 @@ static void feed(struct model *m, const int *which, int n, int32_t step, double 
     CHECK_OK(acts_open(&a, m, &(struct acts_opts){.rows = N_SEQ * MAX_LEN, .seqs = N_SEQ}, e));
     CHECK_OK(batch_open(&b, m->be, N_SEQ * MAX_LEN, N_SEQ, e));
     CHECK_OK(cache_open(&c, m, N_SEQ, 8, e)); /* too small: it has to grow */
-    for (int32_t at = 0;; at += step) { /* sequences that are through leave from the back: which is in order of falling length */
+    for (int32_t at = 0;; at += step) {       /* sequences that are through leave from the back: which is in order of falling length */
         const int32_t *tok[N_SEQ];
         int32_t len[N_SEQ], k = 0;
         while (k < n && at < lens[which[k]]) {
@@ -111,7 +126,8 @@ static void check_model(struct model *m, const char *name, double tol, const cha
     CHECK(!memcmp(slow, a[4], sizeof slow));
     /* hidden states: whole forward, steps of 1, of 7 and of everything, alone and together */
     int64_t d = m->cfg.d, n = N_SEQ * d;
-    double *whole = calloc((size_t)n, sizeof *whole), *h1 = calloc((size_t)n, sizeof *h1), *h7 = calloc((size_t)n, sizeof *h7), *one = calloc((size_t)n, sizeof *one);
+    double *whole = calloc((size_t)n, sizeof *whole), *h1 = calloc((size_t)n, sizeof *h1), *h7 = calloc((size_t)n, sizeof *h7),
+           *one = calloc((size_t)n, sizeof *one);
     struct acts acts;
     struct batch batch;
     struct view h;
@@ -187,7 +203,8 @@ static void check_stops(struct model *m)
     int32_t each[N_SEQ] = {0, 20, 3, 20, 20, 1, 20};
     for (int i = 0; i < N_SEQ; i++)
         out[i] = some[i];
-    CHECK_OK(gen_greedy(m, N_SEQ, prompt, lens, &(struct gen_opts){.batch = 3, .max_new = NEW, .max_new_each = each, .stop = stop, .n_stop = 2}, out, len, e));
+    CHECK_OK(gen_greedy(m, N_SEQ, prompt, lens,
+                        &(struct gen_opts){.batch = 3, .max_new = NEW, .max_new_each = each, .stop = stop, .n_stop = 2}, out, len, e));
     for (int i = 0; i < N_SEQ; i++) {
         int32_t n = 0;
         while (n < each[i]) {
@@ -213,7 +230,8 @@ static void check_save(struct backend *be, struct model *m, const char *dtype)
     CHECK_OK(model_open(&back, be, dir, NULL, e));
     if (!back)
         return;
-    CHECK(mcfg_count(&back->cfg, MIX_GDN) == mcfg_count(&m->cfg, MIX_GDN) && mcfg_count(&back->cfg, MIX_WINDOW) == mcfg_count(&m->cfg, MIX_WINDOW));
+    CHECK(mcfg_count(&back->cfg, MIX_GDN) == mcfg_count(&m->cfg, MIX_GDN) &&
+          mcfg_count(&back->cfg, MIX_WINDOW) == mcfg_count(&m->cfg, MIX_WINDOW));
     CHECK_STR(back->cfg.dashlab.run, mcfg_has(&m->cfg, MIX_GDN) ? "0123abcd" : "");
     const char *hex;
     CHECK_OK(model_hash(back, &hex, e));
@@ -303,7 +321,8 @@ int main(void)
             const char *name;
             const unsigned *ops;
             bool conv;
-        } kinds[] = {{"full", full, false}, {"window", window, false}, {"gdn", gdn, false}, {"gdn with convolution", gdn, true}, {"hybrid", hybrid, false}, {"mixture", super, true}};
+        } kinds[] = {{"full", full, false},     {"window", window, false}, {"gdn", gdn, false}, {"gdn with convolution", gdn, true},
+                     {"hybrid", hybrid, false}, {"mixture", super, true}};
         for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
             struct model *t = NULL, *m = make(be, kinds[i].ops, 3, kinds[i].conv, &t);
             if (m) {
