@@ -147,9 +147,9 @@ static int load_essay(struct ruler_res *r, const char *path, struct err *e)
         bool bad = false;
         int len;
         for (size_t i = 0; !rc && i < raw.len; i += (size_t)len) {
-            utf8_next(raw.p + i, raw.len - i, &len, &bad);
-            if (bad)
-                rc = ERR(e, E_INPUT, "'%s': byte %zu is not UTF-8", path, i);
+            uint32_t cp = utf8_next(raw.p + i, raw.len - i, &len, &bad);
+            if (bad || !cp)
+                rc = ERR(e, E_INPUT, "'%s': byte %zu is %s, expected a text in UTF-8", path, i, bad ? "not UTF-8" : "a zero byte");
         }
         if (!rc)
             squeeze(&r->essay, str_c(&raw), raw.len);

@@ -244,9 +244,10 @@ int64_t list_find(const struct list *l, const char *p, size_t n)
     size_t lo = 0, hi = l->n;
     while (lo < hi) {
         size_t mid = (lo + hi) / 2;
-        int c = strncmp(l->v[mid], p, n);
-        if (c == 0 && l->v[mid][n])
-            c = 1;
+        size_t m = strlen(l->v[mid]); /* p may hold zero bytes */
+        int c = memcmp(l->v[mid], p, MIN(m, n));
+        if (c == 0)
+            c = (m > n) - (m < n);
         if (c == 0)
             return (int64_t)mid;
         if (c < 0)

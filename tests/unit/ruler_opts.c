@@ -209,6 +209,18 @@ static void more_words(void)
     str_free(&s);
 }
 
+static void bad_essay(void)
+{
+    int64_t len = 1024;
+    char dir[1024], path[1024];
+    struct ruler_gen_opts o = opts("compact", &len, 1, "niah_single_2");
+    o.essays = in(path, "essay.txt");
+    CHECK_OK(file_write(path, "One. Two\0 three.", 16, e));
+    CHECK_ERR(ruler_gen(&o, in(dir, "essay"), e), E_INPUT, "byte 8 is a zero byte");
+    CHECK_OK(file_write(path, "One. Tw\xff three.", 15, e));
+    CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, "byte 7 is not UTF-8");
+}
+
 static void two_metrics(void)
 {
     static const char prov[] = "{\"flavour\": \"nvidia\"}\n";
@@ -243,6 +255,7 @@ int main(void)
     folders();
     questions();
     more_words();
+    bad_essay();
     two_metrics();
     CHECK_OK(remove_tree(root, e));
     return test_end();
