@@ -347,7 +347,7 @@ static void thin_item(void *ctx, int64_t item, int worker)
  * columns. */
 static void choose_tiles(struct product *g, int threads)
 {
-    int64_t want = threads == 1 ? 1 : 4 * threads;
+    int64_t want = threads == 1 ? 1 : 2 * threads;
     double work = (double)MAX(g->m, (int64_t)MR) * (double)g->n * (double)g->k; /* an item is not worth handing over below some 10 us */
     want = (int64_t)MAX(1.0, MIN((double)want, work / 5e5));
     int64_t cols = CEIL_DIV(g->n, NB), rows = MAX((int64_t)1, MIN(CEIL_DIV(want, cols), g->m / MIN_ROWS));
