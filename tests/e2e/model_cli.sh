@@ -105,5 +105,13 @@ d, o = json.load(open(sys.argv[1])), json.load(open(sys.argv[2]))
 want = sum(w["nll"] for w in o["sliding"]["windows"][:3])
 sys.exit(0 if d["tokens"] == 1023 and abs(d["nll"] / want - 1) < 1e-6 else 1)
 PY
+    code 0 "$bin" ppl --model "$gguf" --ids "$data/oracle/model/smol/wikitext2_test_first20000.u16" --max-tokens 1024 --rule hf --json
+    python3 - "$tmp/out" "$data/oracle/model/smol/smol_ppl.json" <<'PY' || bad "perplexity with the guide's weights: $(cat "$tmp/out")"
+import json, sys
+d, o = json.load(open(sys.argv[1])), json.load(open(sys.argv[2]))
+w = o["sliding"]["windows"]
+want = w[0]["nll"] + (w[1]["nll"] + w[2]["nll"]) * 255 / 256
+sys.exit(0 if d["tokens"] == 511 + 255 + 255 and abs(d["nll"] / want - 1) < 1e-6 else 1)
+PY
 fi
 exit $fail

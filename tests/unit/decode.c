@@ -297,6 +297,48 @@ static void check_linset(struct backend *be, struct model *teacher)
     remove_tree(dir, &te);
 }
 
+/* Device memory that runs out at any point: E_ENV, nothing lost, and the same call goes through once there is enough. */
+static void check_memory(struct model *t, struct model *m)
+{
+    struct backend *be = m->be;
+    static int32_t ids[N_SEQ][NEW];
+    int32_t *out[N_SEQ], len[N_SEQ];
+    double mem[N_SEQ][MAX_LEN], *lp[N_SEQ];
+    const int64_t base = be->mem_used_bytes;
+    const unsigned ops[3] = {MIX_BIT(MIX_FULL), MIX_BIT(MIX_WINDOW), MIX_BIT(MIX_GDN)};
+    for (int i = 0; i < N_SEQ; i++) {
+        out[i] = ids[i];
+        lp[i] = mem[i];
+    }
+    for (int what = 0; what < 4; what++) {
+        int failures = 0, rc = -1;
+        for (int64_t room = 256; rc != 0 && room < ((int64_t)1 << 30); room += room / 4) {
+            struct err te = ERR_INIT;
+            struct linset *lin = NULL;
+            struct model *h = NULL;
+            struct linset_opts lo = LINSET_OPTS;
+            be->mem_limit_bytes = base + room;
+            if (what == 0)
+                rc = gen_greedy(m, N_SEQ, prompt, lens, &(struct gen_opts){.batch = 3, .max_new = 2}, out, len, &te);
+            else if (what == 1)
+                rc = score_logprobs(m, N_SEQ, prompt, lens, 0, lp, NULL, &te);
+            else if (what == 2)
+                rc = score_continuations(m, prompts[4], 30, 2, prompt + 1, lens + 1, lp, NULL, &te);
+            else if ((rc = linset_make(&lin, t, &lo, &te)) == 0)
+                rc = model_assemble(&h, t, lin, &(struct assemble_opts){.ops = ops, .window = 4, .copy = true}, &te);
+            failures += rc != 0;
+            if (rc != 0 && te.code != E_ENV)
+                printf("failure %d of %d: code %d, '%s'\n", failures, what, te.code, te.msg);
+            CHECK(rc == 0 || te.code == E_ENV);
+            model_close(h);
+            linset_close(lin);
+            CHECK_EQ_I(be->mem_used_bytes, base);
+        }
+        CHECK(rc == 0 && failures > 3);
+    }
+    be->mem_limit_bytes = 0;
+}
+
 int main(void)
 {
     static const char *const names[] = {"ref64", "cpu"};
@@ -335,6 +377,7 @@ int main(void)
                     check_save(be, m, "float32");
                 check_save(be, m, "bfloat16");
                 check_linset(be, t);
+                check_memory(t, m);
             }
             if (i == 0)
                 check_save(be, t, "float32");
