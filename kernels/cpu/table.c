@@ -29,8 +29,15 @@ static void cpu_close(struct backend *be)
     be->impl = NULL;
 }
 
-#define CPU_TABLE(isa)                                                                                                                       \
-    static const struct backend_ops ops_##isa = {.name = "cpu", .close = cpu_close, .alloc = host_alloc, .free = host_free, .copy = host_copy, .zero = host_zero, .sync = host_sync, BACKEND_OPS(X)};
+#define CPU_TABLE(isa)                                                                                                                     \
+    static const struct backend_ops ops_##isa = {.name = "cpu",                                                                            \
+                                                 .close = cpu_close,                                                                       \
+                                                 .alloc = host_alloc,                                                                      \
+                                                 .free = host_free,                                                                        \
+                                                 .copy = host_copy,                                                                        \
+                                                 .zero = host_zero,                                                                        \
+                                                 .sync = host_sync,                                                                        \
+                                                 BACKEND_OPS(X)};
 #define DECLARE(op, isa) void cpu_##op##_##isa(struct backend *be, const struct op_##op *d);
 
 #define X(op) DECLARE(op, portable)
@@ -55,7 +62,8 @@ CPU_TABLE(avx512)
 static const struct {
     const char *name;
     const struct backend_ops *ops;
-} tables[] = { /* best first */
+} tables[] = {
+    /* best first */
 #ifdef HAVE_X86_ISAS
     {"avx512", &ops_avx512},
     {"avx2", &ops_avx2},
@@ -67,10 +75,11 @@ static bool machine_has(const char *isa)
 {
 #ifdef HAVE_X86_ISAS
     if (!strcmp(isa, "avx512"))
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
     if (!strcmp(isa, "avx2"))
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 #endif
     return !strcmp(isa, "portable");
 }
@@ -87,8 +96,8 @@ int backend_open_cpu(struct backend *be, const char *isa, struct err *e)
         for (size_t i = 0; i < ARRAY_LEN(tables); i++)
             words[i] = tables[i].name;
         const char *near = nearest_word(want, words, ARRAY_LEN(words));
-        return ERR(e, E_USAGE, "unknown instruction set '%s'%s%s%s; this build has%s portable", want, near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "",
-                   ARRAY_LEN(tables) > 1 ? " avx512, avx2 and" : "");
+        return ERR(e, E_USAGE, "unknown instruction set '%s'%s%s%s; this build has%s portable", want, near ? ", did you mean '" : "",
+                   near ? near : "", near ? "'?" : "", ARRAY_LEN(tables) > 1 ? " avx512, avx2 and" : "");
     }
     if (!machine_has(tables[at].name))
         return ERR(e, E_ENV, "this machine lacks instruction set '%s'", tables[at].name);
