@@ -235,6 +235,10 @@ static void pack_along(float *dst, int64_t width, const float *src, int64_t lds,
     for (int64_t p = 0; p < k; p++, dst += width, src += lds) {
         int64_t j = 0;
         prefetch(src, 2 * width - 1);
+        if (width == AS && w == AS) {
+            memcpy(dst, src, AS * sizeof *dst);
+            continue;
+        }
         for (; j + 16 <= w; j += 16)
             v16_store(dst + j, v16_load(src + j));
         for (; j < width; j += 16)
@@ -244,7 +248,7 @@ static void pack_along(float *dst, int64_t width, const float *src, int64_t lds,
 
 static void pack_a(const struct product *g, float *dst, int64_t r, int64_t p, int64_t kc)
 {
-    int64_t rows = MIN((int64_t)MR, g->m - r);
+    int64_t rows = MIN((int64_t)AS, g->m - r); /* those beyond MR are not used; whole vectors are quicker than masked ones */
     if (g->ta)
         pack_along(dst, AS, g->a + p * g->lda + r, g->lda, rows, kc);
     else
