@@ -319,9 +319,12 @@ struct fill { /* runs of one search stage */
     int count;
     int64_t tokens;
     double flops;
+    uint64_t first_seed;
     struct search_result best;
+    double best_lambda;
     bool have, filled;
-    double lam_over, lam_under; /* smallest lambda seen with a realised budget at or under the column; largest with one over it */
+    double lambda[128], budget[128]; /* of the runs with the first seed: what the bisection sees */
+    int n_seen;
 };
 
 static bool in_column(double budget, double column)
@@ -361,35 +364,50 @@ static int one_try(struct fill *f, struct err *e)
     bool fills = f->column <= 0 || in_column(s.sel.budget, f->column);
     bool closer = !f->have || (s.sel.budget <= f->column && (f->best.sel.budget > f->column || s.sel.budget > f->best.sel.budget)) ||
                   (f->best.sel.budget > f->column && s.sel.budget < f->best.sel.budget);
-    if (!f->filled && (fills || closer))
+    if (!f->filled && (fills || closer)) {
         f->best = s;
+        f->best_lambda = f->o.lambda;
+    }
     f->have = true;
     f->filled = f->filled || fills;
-    if (s.sel.budget > f->column)
-        f->lam_under = fmax(f->lam_under, f->o.lambda);
-    else if (f->lam_over == 0 || f->o.lambda < f->lam_over)
-        f->lam_over = f->o.lambda;
+    if (f->o.seed == f->first_seed && f->n_seen < (int)ARRAY_LEN(f->lambda)) {
+        f->lambda[f->n_seen] = f->o.lambda;
+        f->budget[f->n_seen++] = s.sel.budget;
+    }
     log_info("search: realised budget %.3f%s", s.sel.budget, fills ? "" : " (does not fill the column)");
     return 0;
 }
 
-/* Larger lambda, smaller budget: bracket first by factors of two, then halve the bracket in log scale. */
+/*
+ * A larger lambda gives a smaller budget, mostly: the bracket is the smallest lambda with a budget at or under the column and the largest one below it with a budget over; halved in log scale, or sought by
+ * factors of two where a side is missing. So every run narrows it, also where the budget is not monotone.
+ */
 static double next_lambda(const struct fill *f)
 {
-    if (f->lam_under > 0 && f->lam_over > 0 && f->lam_under < f->lam_over)
-        return sqrt(f->lam_under * f->lam_over);
-    return f->lam_over == 0 ? f->lam_under * 2 : f->lam_over / 2;
+    double high = 0, low = 0, largest = 0;
+    for (int i = 0; i < f->n_seen; i++) {
+        largest = fmax(largest, f->lambda[i]);
+        if (f->budget[i] <= f->column && (high == 0 || f->lambda[i] < high))
+            high = f->lambda[i];
+    }
+    for (int i = 0; i < f->n_seen; i++)
+        if (f->budget[i] > f->column && f->lambda[i] > low && (high == 0 || f->lambda[i] < high))
+            low = f->lambda[i];
+    if (high == 0)
+        return largest * 2;
+    return low > 0 ? sqrt(low * high) : high / 2;
 }
 
 static int fill_column(struct fill *f, struct err *e)
 {
     int64_t seeds[64];
     size_t n = node_list_i64(f->n, "seeds", seeds, ARRAY_LEN(seeds));
+    f->first_seed = n ? (uint64_t)seeds[0] : 0;
     for (size_t i = 0; i < n && !f->filled; i++) {
         f->o.seed = (uint64_t)seeds[i];
         TRY(one_try(f, e));
     }
-    f->o.seed = n ? (uint64_t)seeds[0] : 0;
+    f->o.seed = f->first_seed;
     for (int64_t i = 0; i < node_i64(f->n, "bisect") && !f->filled; i++) {
         f->o.lambda = next_lambda(f);
         TRY(one_try(f, e));
@@ -401,7 +419,7 @@ static void search_result_json(struct result *res, const struct fill *f)
 {
     const struct search_result *s = &f->best;
     jw_ki64(&res->w, "runs", f->count);
-    jw_kf64(&res->w, "lambda", f->o.lambda);
+    jw_kf64(&res->w, "lambda", f->best_lambda);
     jw_ki64(&res->w, "search_seed", (int64_t)s->sel.seed);
     jw_kf64(&res->w, "window", node_f64(f->n, "window"));
     jw_kf64(&res->w, "soft_budget", s->diag.budget_soft);
