@@ -7,6 +7,7 @@
 #include "cli/stages.h"
 #include "core/log.h"
 #include "core/rng.h"
+#include "model/cache.h"
 #include "model/data.h"
 
 /* ---- ruler-gen ---- */
@@ -290,6 +291,24 @@ static const struct param_spec ruler_params[] = {
     {.name = "data", .type = PT_REF, .help = "a ruler-gen run"},
     {.name = "batch", .type = PT_INT, .unit = "samples", .def = "24", .lo = 1, .hi = 4096, .help = "sequences decoded together; changes no result", .free = true}};
 
+/* What a sequence of the longest evaluation length costs: counted FLOPs of a prefill by token (the head not included), and bytes of cache and state after it. */
+static int context_cost(const struct model *m, const struct node *n, struct jw *w, struct err *e)
+{
+    int64_t lengths[64], top = 0;
+    double flops;
+    const struct node *data = node_ref(n, "data");
+    size_t k = data ? node_list_i64(data, "lengths", lengths, ARRAY_LEN(lengths)) : 0;
+    for (size_t i = 0; i < k; i++)
+        top = MAX(top, lengths[i]);
+    if (!top)
+        return 0; /* the data came by flag, as a folder */
+    TRY(model_flops(m, 1, top, false, false, &flops, e));
+    jw_ki64(w, "context", top);
+    jw_kf64(w, "prefill_flops_token", flops / (double)top);
+    jw_ki64(w, "cache_bytes", cache_bytes(m, 1, top));
+    return 0;
+}
+
 static int ruler_stage(void *ctx, const struct node *n, struct run *r, struct err *e)
 {
     struct env *env = ctx;
@@ -322,7 +341,7 @@ static int ruler_stage(void *ctx, const struct node *n, struct run *r, struct er
             jw_kf64(&res.w, key, s.task[i].nll);
         }
         jw_ki64(&res.w, "samples", s.n ? s.task[0].n : 0);
-        rc = result_save(&res, r, e);
+        rc = context_cost(m, n, &res.w, e) || result_save(&res, r, e);
     }
     ruler_scores_free(&s);
     model_close(m);

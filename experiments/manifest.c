@@ -140,6 +140,14 @@ static const char *scalar(struct reader *r, const struct ynode *n, const char *w
     return NULL;
 }
 
+static bool flag(struct reader *r, const struct ynode *n, const char *what)
+{
+    const char *s = scalar(r, n, what);
+    if (s && strcmp(s, "true") && strcmp(s, "false"))
+        y_problem(r->pr, n, "%s must be true or false, not '%s'", what, s);
+    return s && !strcmp(s, "true");
+}
+
 static void unknown_key(struct reader *r, const struct ynode *key, const char *const *words, size_t n, const char *where)
 {
     const char *near = nearest_word(key->s, words, n);
@@ -193,6 +201,7 @@ static void set_param(struct reader *r, struct stage *s, const struct ynode *key
         words[n++] = "matrix";
         words[n++] = "points";
         words[n++] = "label";
+        words[n++] = "borrow";
         char where[160];
         snprintf(where, sizeof where, "stage '%.60s' of kind '%s'", s->id, s->kind->name);
         struct ynode named = *key;
@@ -337,6 +346,8 @@ static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
             continue;
         if (!strcmp(key, "label"))
             s->label = scalar(r, n->item[i], "'label'");
+        else if (!strcmp(key, "borrow"))
+            s->borrow = flag(r, n->item[i], "'borrow'");
         else if (!strcmp(key, "matrix"))
             read_matrix(r, s, n->item[i]);
         else if (!strcmp(key, "points"))
@@ -414,12 +425,20 @@ static void apply_scale(struct reader *r)
     }
 }
 
-/* Every stage or input that one value of a reference names. */
+static bool param_named(const struct stage_kind *k, const char *name, size_t len)
+{
+    for (size_t i = 0; i < k->n_params; i++)
+        if (strlen(k->params[i].name) == len && !strncmp(k->params[i].name, name, len))
+            return true;
+    return false;
+}
+
+/* Every stage or input that one value of a reference names, and the settings after '@'. */
 static void check_refs(struct reader *r, const struct stage *s, const struct param_spec *p, const char *ids, size_t len, const struct ynode *at)
 {
     bool list = memchr(ids, ',', len) != NULL;
     for (const char *id = ids; id < ids + len;) {
-        size_t n = strcspn(id, ",|");
+        size_t whole = strcspn(id, ",|"), n = MIN(whole, strcspn(id, "@"));
         const struct stage *dep = find_stage(r->m, id, n);
         bool is_input = false;
         for (size_t k = 0; k < r->m->n_inputs; k++)
@@ -432,7 +451,12 @@ static void check_refs(struct reader *r, const struct stage *s, const struct par
             y_problem(r->pr, at, "stage '%s' refers to '%.*s', which does not stand before it (so there can be no cycle)", s->id, (int)n, id);
         else if (dep && dep->skipped && p->type == PT_REF && !p->fan && !s->skipped)
             y_problem(r->pr, at, "stage '%s' needs '%.*s', which scale '%s' skips", s->id, (int)n, id, r->m->scale);
-        id += n + (id[n] == ',');
+        for (const char *f = id + n; dep && dep->kind && f < id + whole; f += 1 + strcspn(f + 1, "@,|")) {
+            size_t part = strcspn(f + 1, "@,|"), eq = strcspn(f + 1, "=");
+            if (eq >= part || !param_named(dep->kind, f + 1, eq))
+                y_problem(r->pr, at, "'%s' of stage '%s': '%.*s' is no setting of '%s' (STAGE@name=value)", p->name, s->id, (int)part, f + 1, dep->id);
+        }
+        id += whole + (id[whole] == ',');
     }
 }
 

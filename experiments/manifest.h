@@ -64,6 +64,7 @@ struct stage {
     const char *label; /* how tables call it; default: id */
     const struct ynode *at;
     bool skipped; /* at this scale */
+    bool borrow;  /* never run here: its results are shown when another manifest has made them */
 };
 struct report {
     const char *kind, *name, *title;

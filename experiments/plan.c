@@ -131,15 +131,37 @@ static struct node *add_node(struct plan *p, const struct stage *s)
     return n;
 }
 
-/* Nodes of all stages named in a list, in order, NULL-terminated; inputs give none. */
+/* Whether a node has the settings of "@name=value@name=value"; numbers are compared as numbers. */
+static bool settings_match(const struct node *n, const char *f, const char *end)
+{
+    while (f < end) {
+        size_t len = strcspn(f + 1, "@,|"), eq = strcspn(f + 1, "=");
+        bool same = false;
+        for (size_t i = 0; i < n->kind->n_params; i++) {
+            const char *have = n->value[i];
+            char want[64];
+            double a, b;
+            if (!have || strlen(n->kind->params[i].name) != eq || strncmp(n->kind->params[i].name, f + 1, eq))
+                continue;
+            snprintf(want, sizeof want, "%.*s", (int)(len - eq - 1), f + 2 + eq);
+            same = parse_f64(have, &a) && parse_f64(want, &b) ? a == b : !strcmp(have, want);
+        }
+        if (!same)
+            return false;
+        f += len + 1;
+    }
+    return true;
+}
+
+/* Nodes of all stages named in a list, in order, NULL-terminated; inputs give none. STAGE@name=value takes those of its runs that have this setting. */
 static struct node **nodes_of(struct plan *p, const char *ids, size_t upto)
 {
     struct node **out = arena_array(&p->arena, p->n + 1, sizeof *out);
     size_t k = 0;
     for (const char *id = ids; out && *id;) {
-        size_t len = strcspn(id, ",");
+        size_t len = strcspn(id, ","), name = MIN(len, strcspn(id, "@"));
         for (size_t i = 0; i < upto; i++)
-            if (strlen(p->nodes[i]->stage->id) == len && !strncmp(p->nodes[i]->stage->id, id, len))
+            if (strlen(p->nodes[i]->stage->id) == name && !strncmp(p->nodes[i]->stage->id, id, name) && settings_match(p->nodes[i], id + name, id + len))
                 out[k++] = p->nodes[i];
         id += len;
         id += *id == ',';
@@ -193,6 +215,22 @@ static size_t combinations(const struct stage *s)
     return total;
 }
 
+/* A list of references without their settings. */
+static const char *stage_names(struct plan *p, const char *ids)
+{
+    char *out = arena_strdup(&p->arena, ids), *w = out;
+    for (const char *r = ids; out && *r; r++) {
+        if (*r == '@')
+            r += strcspn(r, ",");
+        *w++ = *r;
+        if (!*r)
+            break;
+    }
+    if (out)
+        *w = 0;
+    return out;
+}
+
 static int expand_stage(struct plan *p, const struct stage *s, struct err *e)
 {
     size_t upto = p->n, fan = s->kind->n_params;
@@ -206,6 +244,8 @@ static int expand_stage(struct plan *p, const struct stage *s, struct err *e)
     while (parents && parents[n_par])
         n_par++;
     bool fanned = n_par > 0;
+    if (fan < s->kind->n_params && !fanned && strchr(s->set[fan].value, '@') && nodes_of(p, stage_names(p, s->set[fan].value), upto)[0])
+        return ERR(e, E_USAGE, "%s:%d:%d: stage '%s': '%s': no run has these settings", p->m->path, s->at->line, s->at->col, s->id, s->set[fan].value);
     if (fan < s->kind->n_params && !fanned && !find_input(p->m, s->set[fan].value, strlen(s->set[fan].value)))
         return 0; /* everything it refers to is skipped at this scale */
     for (size_t a = 0; a < (fanned ? n_par : 1); a++)

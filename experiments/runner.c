@@ -63,10 +63,14 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
     bool known;
     struct err ne = ERR_INIT;
     int rc = node_resolve(p, n, &known, &ne);
-    if (rc == 0 && !known)
+    if (rc == 0 && !known && !n->stage->borrow)
         rc = ERR(&ne, E_INPUT, "an input of stage '%s' does not exist (see 'dashlab check')", n->stage->id);
     if (rc == 0 && n->state == RUN_COMPLETE && !o->force) {
         s->up_to_date++;
+        return 0;
+    }
+    if (rc == 0 && n->stage->borrow) {
+        s->total--;
         return 0;
     }
     if (rc == 0) {
