@@ -231,7 +231,10 @@ static const struct param_spec select_params[] = {
 static int save_selection(const struct selection *s, struct run *r, struct result *res, struct err *e)
 {
     struct str spec = STR_INIT;
+    char mask[MAX_LAYERS + 1];
     layers_text(s->kind, s->layers, &spec);
+    layers_mask(s->kind, s->layers, mask);
+    jw_kstr(&res->w, "mask", mask);
     jw_kstr(&res->w, "method", s->method);
     jw_kstr(&res->w, "variant", s->variant);
     jw_kstr(&res->w, "spec", str_c(&spec));
@@ -332,15 +335,28 @@ static bool in_column(double budget, double column)
     return budget > column - 0.5 && budget <= column + 1e-9;
 }
 
+static double kl_mean(double sum, double n)
+{
+    return n > 0 ? sum / n : 0;
+}
+
 static void note_try(struct fill *f, const struct search_result *s)
 {
     struct str spec = STR_INIT;
+    char mask[MAX_LAYERS + 1];
+    const struct kl_sums *k[3] = {&s->soft, &s->argmax_full0, &s->argmax};
     layers_text(s->sel.kind, s->sel.layers, &spec);
+    layers_mask(s->sel.kind, s->sel.layers, mask);
     if (f->tries.len == 0)
-        str_puts(&f->tries, "try\tseed\tlambda\tbudget\tsoft_budget\tentropy\ttop1\tmargin\tambiguous\tkl_soft\tkl_argmax_layer0\tkl_argmax\ttokens\tfills\tspec\n");
-    str_printf(&f->tries, "%d\t%" PRIu64 "\t%.9g\t%.9g\t%.6f\t%.5f\t%.5f\t%.5f\t%d\t%.9g\t%.9g\t%.9g\t%" PRId64 "\t%s\t%s\n", f->count, f->o.seed, f->o.lambda, s->sel.budget, s->diag.budget_soft,
-               s->diag.entropy, s->diag.top1, s->diag.margin, s->diag.ambiguous, s->soft.all / s->soft.n_all, s->argmax_full0.all / s->argmax_full0.n_all, s->argmax.all / s->argmax.n_all, s->tokens,
-               f->column > 0 ? in_column(s->sel.budget, f->column) ? "yes" : "no" : "-", str_c(&spec));
+        str_puts(&f->tries, "try\tseed\tlambda\tbudget\tsoft_budget\tentropy\ttop1\tmargin\tambiguous\tkl_soft\tkl_argmax_layer0\tkl_argmax\tkl_answers_soft\tkl_answers_argmax_layer0\tkl_answers_argmax\t"
+                            "tokens\tfills\tspec\tmask\n");
+    str_printf(&f->tries, "%d\t%" PRIu64 "\t%.9g\t%.9g\t%.6f\t%.5f\t%.5f\t%.5f\t%d", f->count, f->o.seed, f->o.lambda, s->sel.budget, s->diag.budget_soft, s->diag.entropy, s->diag.top1, s->diag.margin,
+               s->diag.ambiguous);
+    for (int i = 0; i < 3; i++)
+        str_printf(&f->tries, "\t%.9g", kl_mean(k[i]->all, k[i]->n_all));
+    for (int i = 0; i < 3; i++)
+        str_printf(&f->tries, "\t%.9g", kl_mean(k[i]->answers, k[i]->n_answers));
+    str_printf(&f->tries, "\t%" PRId64 "\t%s\t%s\t%s\n", s->tokens, f->column > 0 ? in_column(s->sel.budget, f->column) ? "yes" : "no" : "-", str_c(&spec), mask);
     str_free(&spec);
 }
 

@@ -67,6 +67,13 @@ void layers_text(const enum mixer_kind *kind, int layers, struct str *out)
         str_puts(out, "none");
 }
 
+void layers_mask(const enum mixer_kind *kind, int layers, char mask[MAX_LAYERS + 1])
+{
+    for (int l = 0; l < layers; l++)
+        mask[l] = kind[l] == MIX_FULL ? 'F' : kind[l] == MIX_WINDOW ? 'W' : 'l';
+    mask[layers] = 0;
+}
+
 double layers_budget(const enum mixer_kind *kind, int layers, double window_cost)
 {
     double b = 0;

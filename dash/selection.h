@@ -22,6 +22,8 @@ struct selection {
 };
 int layers_parse(const char *spec, int layers, enum mixer_kind *kind, struct err *e); /* E_USAGE */
 void layers_text(const enum mixer_kind *kind, int layers, struct str *out);
+/* One letter a layer: F, W, l (linear). */
+void layers_mask(const enum mixer_kind *kind, int layers, char mask[MAX_LAYERS + 1]);
 double layers_budget(const enum mixer_kind *kind, int layers, double window_cost);
 /* DIR/selection.json and DIR/identity.txt */
 int selection_save(const struct selection *s, const char *dir, struct err *e);
