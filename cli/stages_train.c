@@ -5,13 +5,12 @@
 #include <string.h>
 
 #include "baselines/selector.h"
-#include "cli/stages.h"
+#include "cli/stages_work.h"
 #include "core/log.h"
 #include "dash/align.h"
 #include "dash/distill.h"
 #include "dash/search.h"
 
-static const char *const positions_words[] = {"all", "answers", NULL};
 static const char *const schedule_words[] = {"const", "cosine", "linear", NULL};
 static const char *const loss_words[] = {"l2norm", "mse", NULL};
 static const char *const expand_words[] = {"head", "row", NULL};
@@ -19,88 +18,6 @@ static const char *const anneal_words[] = {"linear", "exp", "none", NULL};
 static const char *const layer0_words[] = {"paper", "search", "linear", "full", NULL};
 static const char *const relax_words[] = {"soft", "straight-through", NULL};
 static const char *const method_words[] = {"uniform", "random", "lm-ppl", "act-mse", "published", "custom", NULL};
-
-static int word_at(const char *const *words, const char *s)
-{
-    for (int i = 0; words[i]; i++)
-        if (!strcmp(words[i], s))
-            return i;
-    return 0;
-}
-
-#define P_MODEL {.name = "model", .type = PT_REF, .help = "the teacher: a model folder, .gguf file or input"}
-#define P_DATA {.name = "data", .type = PT_REF, .help = "token shard (data pack)"}
-#define P_HIDDEN {.name = "hidden", .type = PT_REF, .def = "", .help = "teacher hidden rows of this shard (computed on the fly without)", .free = true}
-#define P_LINEAR {.name = "linear", .type = PT_REF, .help = "a Stage-1 run"}
-#define P_ROWS                                                                                                                                            \
-    {.name = "row_lo", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9, .help = "first row of the shard in use"},                        \
-    {.name = "row_hi", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9, .help = "end of the rows in use; 0 = all but the held-out ones"}, \
-    {.name = "heldout", .type = PT_INT, .unit = "rows", .def = "16", .lo = 1, .hi = 1e6, .help = "the shard's last rows, never trained on"}
-#define P_ADAM(lr_rest, lr_mixer, wd_def)                                                                                                                 \
-    {.name = "lr", .type = PT_NUM, .def = lr_rest, .lo = 0, .hi = 10, .help = "learning rate, parameters outside the mixers"},                           \
-    {.name = "lr_mixer", .type = PT_NUM, .def = lr_mixer, .lo = 0, .hi = 10, .help = "learning rate of the mixers and the norms before them"},          \
-    {.name = "beta1", .type = PT_NUM, .def = "0.9", .lo = 0, .hi = 0.9999, .help = "AdamW"},                                                              \
-    {.name = "beta2", .type = PT_NUM, .def = "0.95", .lo = 0, .hi = 0.99999, .help = "AdamW"},                                                            \
-    {.name = "eps", .type = PT_NUM, .def = "1e-08", .lo = 0, .hi = 1, .help = "AdamW"},                                                                   \
-    {.name = "wd", .type = PT_NUM, .def = wd_def, .lo = 0, .hi = 1, .help = "weight decay (not on norms, A_log, dt_bias)"},                               \
-    {.name = "clip", .type = PT_NUM, .def = "1.0", .lo = 0, .hi = 1e6, .help = "gradient norm clip, 0 = none"},                                           \
-    {.name = "warmup", .type = PT_INT, .unit = "steps", .def = "0", .lo = 0, .hi = 1e6, .help = "linear warm-up"},                                        \
-    {.name = "lr_end", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 1, .help = "end of a falling schedule, as a factor of the peak"}
-#define P_BATCH(b)                                                                                                                                        \
-    {.name = "batch", .type = PT_INT, .unit = "rows", .def = b, .lo = 1, .hi = 65536, .help = "rows of one update"},                                      \
-    {.name = "micro", .type = PT_INT, .unit = "rows", .def = "4", .lo = 1, .hi = 64, .help = "rows computed at once"}
-#define P_SEED {.name = "seed", .type = PT_INT, .def = "42", .lo = 0, .hi = 4294967295.0, .help = "data order and initialisation"}
-#define P_CKPT {.name = "ckpt_every", .type = PT_INT, .unit = "steps", .def = "20", .lo = 0, .hi = 1e9, .help = "checkpoint interval", .free = true}
-#define P_POSITIONS {.name = "positions", .type = PT_WORD, .def = "all", .words = positions_words, .help = "positions whose KL counts (all: the paper's)"}
-
-/* Things that a stage works on, opened from a node's references. */
-struct work {
-    struct model *teacher;
-    struct shard data;
-    struct hcache cache, *hidden;
-    struct linset *lin;
-    int64_t row_lo, row_hi, heldout;
-};
-static void work_close(struct work *w)
-{
-    if (w->hidden)
-        hcache_close(&w->cache);
-    if (w->lin)
-        linset_close(w->lin);
-    if (w->data.ids)
-        shard_close(&w->data);
-}
-
-static int work_open(struct work *w, struct env *env, const struct node *n, bool data, bool hidden, bool lin, struct err *e)
-{
-    char path[1024], mp[1024];
-    *w = (struct work){0};
-    TRY(env_teacher(env, model_path(node_path(n, "model", path), mp), &w->teacher, e));
-    int rc = 0;
-    if (data)
-        rc = shard_open(&w->data, node_path(n, "data", path), false, e);
-    if (rc == 0 && hidden && node_has(n, "hidden")) {
-        rc = hcache_open(&w->cache, node_path(n, "hidden", path), &w->data, w->teacher, e);
-        w->hidden = rc == 0 ? &w->cache : NULL;
-    }
-    if (rc == 0 && lin)
-        rc = linset_load(&w->lin, env->rt.be, node_path(n, "linear", path), e) || linset_alike(w->lin, &w->teacher->cfg, e);
-    if (rc != 0)
-        work_close(w);
-    return rc ? -1 : 0;
-}
-
-static int work_rows(struct work *w, const struct node *n, struct err *e)
-{
-    w->row_lo = node_i64(n, "row_lo");
-    w->row_hi = node_i64(n, "row_hi");
-    w->heldout = node_i64(n, "heldout");
-    if (w->row_hi == 0)
-        w->row_hi = w->data.rows - w->heldout;
-    if (w->row_lo >= w->row_hi || w->row_hi + w->heldout > w->data.rows)
-        return ERR(e, E_USAGE, "stage '%s': rows %" PRId64 "..%" PRId64 " and %" PRId64 " held-out rows do not fit the shard's %" PRId64 " rows", n->stage->id, w->row_lo, w->row_hi, w->heldout, w->data.rows);
-    return 0;
-}
 
 /* Updates for a number of tokens, by the mean row length of the rows in use; at least one. */
 static int64_t steps_for(const struct work *w, int64_t tokens, int64_t batch)
