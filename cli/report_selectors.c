@@ -279,10 +279,13 @@ static void verdict(const struct sel_data *d, struct str *v, int *missing)
         for (size_t k = 0; k < d->n; k++)
             if (d->e[k].is_reference && d->e[k].asked == x->asked && !d->e[k].beside)
                 r = &d->e[k];
-        if (!r || !x->diff.seeds || x->beside || !x->trained_search)
+        const char *variant = node_result(d->p, x->sel, "variant");
+        if (!r || !x->diff.seeds || (x->beside && !(x->unfilled && !(variant && *variant))) || !x->trained_search)
             continue;
         bool many = x->diff.seeds > 1, apart = fabs(x->diff.d) > x->diff.half;
-        str_printf(v, "; %s at %g: KL %s on all tokens and %s on answers than %s, RULER %+.1f, ", x->label, x->asked, lower(x->kl, r->kl), lower(x->kl_answers, r->kl_answers), r->label, x->diff.d);
+        if (x->unfilled)
+            str_printf(v, "; %s: no run filled %g, its closest set has %g", x->label, x->asked, x->realised);
+        str_printf(v, "; %s at %g: KL %s on all tokens and %s on answers than %s, RULER %+.1f, ", x->label, x->unfilled ? x->realised : x->asked, lower(x->kl, r->kl), lower(x->kl_answers, r->kl_answers), r->label, x->diff.d);
         str_printf(v, many ? apart ? x->diff.d > 0 ? "better (+-%.1f)" : "worse (+-%.1f)" : "not separated (+-%.1f)" : "one seed, no claim (+-%.1f by prompts alone)", x->diff.half);
         if (many)
             against_best(d, x, v);

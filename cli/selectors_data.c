@@ -134,6 +134,11 @@ static int summarise(struct sel_data *d, struct sel_entry *x, struct err *e)
         x->name = arena_printf(d->a, "%s (%s)", x->label, variant);
         x->beside = true;
     }
+    const char *filled = node_result(d->p, x->sel, "filled");
+    if (x->trained_search && filled && !strcmp(filled, "false") && x->asked > 0) {
+        x->name = arena_printf(d->a, "%s (budget not filled)", x->name);
+        x->unfilled = x->beside = true;
+    }
     return 0;
 }
 

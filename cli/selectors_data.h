@@ -22,7 +22,7 @@ struct sel_entry {
     struct sel_run run[PAIRED_SEEDS];
     size_t n;
     bool beside;                   /* shown beside the table: a variant, or another training recipe */
-    bool trained_search;           /* chosen by a search */
+    bool trained_search, unfilled; /* chosen by a search; no run of it reached the budget: its closest set at or under it */
     const char *failed;            /* why there is nothing to show; NULL = all there */
     double mean, se, nll, kl, kl_answers, kl0, kl0_answers; /* means over seeds; kl0: assembled, not trained (nats a token) */
     double tokens, seconds, flops_token, cache_bytes;       /* selection; evaluation at its length */

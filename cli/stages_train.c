@@ -413,9 +413,11 @@ const struct stage_kind kind_search = {.name = "search", .about = "Stage 2: DASH
 
 /* ---- distill ---- */
 
+static const char *const unfilled_words[] = {"refuse", "use", NULL};
 static const struct param_spec distill_params[] = {
     P_MODEL, P_LINEAR, P_DATA, P_HIDDEN,
     {.name = "layers", .type = PT_REF, .help = "a select or search run (or, by flag, a layer spec such as 0,5,11)", .fan = true},
+    {.name = "unfilled", .type = PT_WORD, .def = "refuse", .words = unfilled_words, .help = "a search that did not reach its budget: refuse, or use its closest set at or under it"},
     {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 0, .hi = 1e13, .help = "training tokens; 0 assembles without training"},
     P_BATCH("8"), P_ADAM("7e-06", "0.0001", "0.01"),
     {.name = "schedule", .type = PT_WORD, .def = "const", .words = schedule_words, .help = "learning rate"},
@@ -434,7 +436,7 @@ static int read_layers(const struct node *n, int layers, enum mixer_kind *kind, 
     TRY(selection_load(&s, file, e));
     if (s.layers != layers)
         return ERR(e, E_INPUT, "'%s' is a choice for %d layers, the model has %d", file, s.layers, layers);
-    if (!s.filled)
+    if (!s.filled && (!strcmp(node_str(n, "unfilled"), "refuse") || s.budget > (double)s.asked))
         return ERR(e, E_CHECK, "no search run reached the budget asked for (%" PRId64 "); see tries.tsv beside '%s'", s.asked, file);
     memcpy(kind, s.kind, sizeof(enum mixer_kind) * (size_t)layers);
     return 0;

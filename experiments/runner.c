@@ -15,6 +15,7 @@ static void mark_wanted(const struct plan *p, const char *only, bool *want)
         want[i] = !only || !*only;
         for (const char *s = only; s && *s; s += strcspn(s, ","), s += *s == ',')
             want[i] = want[i] || (strcspn(s, ",") == n && !strncmp(s, id, n));
+        want[i] = want[i] && !p->nodes[i]->stage->borrow;
     }
     for (size_t i = p->n; i-- > 0;) {
         const struct node *n = p->nodes[i];
@@ -63,14 +64,10 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
     bool known;
     struct err ne = ERR_INIT;
     int rc = node_resolve(p, n, &known, &ne);
-    if (rc == 0 && !known && !n->stage->borrow)
+    if (rc == 0 && !known)
         rc = ERR(&ne, E_INPUT, "an input of stage '%s' does not exist (see 'dashlab check')", n->stage->id);
     if (rc == 0 && n->state == RUN_COMPLETE && !o->force) {
         s->up_to_date++;
-        return 0;
-    }
-    if (rc == 0 && n->stage->borrow) {
-        s->total--;
         return 0;
     }
     if (rc == 0) {
@@ -105,14 +102,19 @@ int plan_run(struct plan *p, const struct run_options *o, struct plan_summary *s
     int at = 0, rc = s->total ? 0 : ERR(e, E_USAGE, "--only '%s' names no stage of this manifest", o->only);
     struct err first = ERR_INIT;
     for (size_t i = 0; rc == 0 && i < p->n; i++) {
+        struct node *n = p->nodes[i];
+        bool known;
+        struct err ignored = ERR_INIT;
+        if (n->stage->borrow)
+            node_resolve(p, n, &known, &ignored);
         if (!want[i])
             continue;
         if (interrupted())
             rc = ERR(e, E_INTERRUPTED, "interrupted; run the same command again to go on");
         else
-            rc = visit(p, p->nodes[i], o, s, ++at, &first);
+            rc = visit(p, n, o, s, ++at, &first);
         if (rc == 0 && o->on_done)
-            o->on_done(o->ctx, p, p->nodes[i]);
+            o->on_done(o->ctx, p, n);
     }
     if (first.code && (rc == 0 || first.code == E_INTERRUPTED)) /* the first failure: a single stage exits with its code */
         *e = first;
