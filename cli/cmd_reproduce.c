@@ -7,10 +7,12 @@
 #include "cli/report_selectors.h"
 #include "cli/stages.h"
 #include "core/log.h"
+#include "experiments/export.h"
 
 const char *const report_kinds[] = {"selectors"};
 const size_t n_report_kinds = ARRAY_LEN(report_kinds);
 static const char *const scale_words[] = {"ci", "tiny", "small", "paper", NULL};
+static const char *const export_words[] = {"slurm", NULL};
 static const char *const format_words[] = {"text", "dot", NULL};
 
 struct repro {
@@ -134,25 +136,59 @@ static int reproduce_run(struct repro *r, struct err *e)
     {.name = "out", .type = OPT_STR, .dst = &(r)->out, .arg = "DIR", .help = "tables and figures", .group = "Manifest"}
 #define REPRO_INIT {.c = COMMON_INIT, .scale = "tiny", .only = "", .out = "results", .runs = "runs", .format = "text"}
 
+static void put_quoted(struct str *s, const char *word)
+{
+    str_puts(s, " '");
+    for (; *word; word++)
+        str_puts(s, *word == '\'' ? "'\\''" : (char[2]){*word, 0});
+    str_puts(s, "'");
+}
+
+static int export_jobs(struct repro *r, const char *dir, struct err *e)
+{
+    struct str command = STR_INIT;
+    int jobs = 0;
+    str_puts(&command, "dashlab reproduce");
+    put_quoted(&command, r->manifest);
+    const char *const pairs[][2] = {{"--scale", r->scale}, {"--runs", r->runs}, {"--out", r->out}, {"--device", r->c.device}, {"--dtype", r->c.dtype}};
+    for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
+        str_printf(&command, " %s", pairs[i][0]);
+        put_quoted(&command, pairs[i][1]);
+    }
+    int rc = command.failed ? err_nomem(e, command.len, "a command") : export_slurm(&r->p, str_c(&command), dir, &jobs, e);
+    str_free(&command);
+    if (rc == 0)
+        printf("%d jobs and their report in %s; queue them with %s/submit.sh, from the folder in which reproduce would run\n", jobs, dir, dir);
+    return rc;
+}
+
 int cmd_reproduce(int argc, char **argv, struct err *e)
 {
     struct repro r = REPRO_INIT;
+    const char *export = NULL;
     const struct opt opts[] = {REPRO_OPTS(&r),
                                {.name = "only", .type = OPT_STR, .dst = &r.only, .arg = "ID,..", .help = "these stages and what they need", .group = "Manifest"},
                                {.name = "dry-run", .type = OPT_BOOL, .dst = &r.dry_run, .help = "print the plan, write nothing", .group = "Manifest"},
                                {.name = "format", .type = OPT_STR, .dst = &r.format, .arg = "text|dot", .words = format_words, .help = "of --dry-run", .group = "Manifest"},
+                               {.name = "export", .type = OPT_STR, .dst = &export, .arg = "slurm", .words = export_words, .help = "write jobs into DIR (the second argument) instead of running", .group = "Manifest"},
                                {.name = "force", .type = OPT_BOOL, .dst = &r.force, .help = "run again what is complete", .group = "Manifest"},
                                COMMON_OPTS(&r.c)};
     const struct cmd_spec spec = {.synopsis = "dashlab reproduce MANIFEST [OPTIONS]", .about = "Runs what is missing of a manifest, then makes its tables and figures. Killed at any moment, the same command goes on.",
-                                  .examples = "  dashlab reproduce experiments/table1.yaml\n  dashlab reproduce experiments/table1.yaml --scale ci", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+                                  .examples = "  dashlab reproduce experiments/table1.yaml\n  dashlab reproduce experiments/table1.yaml --scale ci", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 2};
+    const char *pos[2] = {NULL, NULL};
     size_t n;
     bool done;
-    TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));
+    TRY(cli_parse(&spec, &r.c, argc, argv, pos, &n, &done, e));
     if (done)
         return 0;
+    if ((export != NULL) != (n == 2))
+        return ERR(e, E_USAGE, export ? "--export slurm needs a folder: dashlab reproduce MANIFEST --export slurm DIR" : "one manifest at a time; '%s' is too much", pos[1]);
+    r.manifest = pos[0];
     TRY(repro_open(&r, e));
     int rc = 0;
-    if (r.dry_run) {
+    if (export) {
+        rc = export_jobs(&r, pos[1], e);
+    } else if (r.dry_run) {
         struct str s = STR_INIT;
         plan_print(&r.p, !strcmp(r.format, "dot"), &s);
         fputs(str_c(&s), stdout);
@@ -201,8 +237,10 @@ int cmd_check(int argc, char **argv, struct err *e)
 int cmd_report(int argc, char **argv, struct err *e)
 {
     struct repro r = REPRO_INIT;
-    const struct opt opts[] = {REPRO_OPTS(&r), COMMON_OPTS(&r.c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab report MANIFEST [OPTIONS]", .about = "Tables and figures from the runs that are complete; computes nothing.", .examples = "  dashlab report experiments/table1.yaml",
+    const struct opt opts[] = {REPRO_OPTS(&r),
+                               {.name = "explain", .type = OPT_STR, .dst = &r.explain, .arg = "CELL", .help = "the runs and the arithmetic behind SELECTOR@BUDGET", .group = "Manifest"},
+                               COMMON_OPTS(&r.c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab report MANIFEST [OPTIONS]", .about = "Tables and figures from the runs that are complete; computes nothing.", .examples = "  dashlab report experiments/table1.yaml\n  dashlab report experiments/table1.yaml --explain dash-2@3",
                                   .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
     size_t n;
     bool done;
@@ -212,8 +250,16 @@ int cmd_report(int argc, char **argv, struct err *e)
     if (done)
         return 0;
     TRY(repro_open(&r, e));
-    int rc = make_reports(&r, true, &missing, &verdict, e);
-    if (rc == 0)
+    int rc = 0;
+    for (size_t i = 0; r.explain && rc == 0 && i < r.m.n_reports; i++) {
+        struct str text = STR_INIT;
+        rc = report_explain(&r.p, &r.m.reports[i], r.explain, &text, e);
+        fputs(str_c(&text), stdout);
+        str_free(&text);
+    }
+    if (rc == 0 && !r.explain)
+        rc = make_reports(&r, true, &missing, &verdict, e);
+    if (rc == 0 && !r.explain)
         printf("RESULT (%s scale): %s\n", r.m.scale, str_c(&verdict));
     str_free(&verdict);
     repro_close(&r);

@@ -10,6 +10,8 @@ struct report_result {
     struct str verdict;
 };
 int report_selectors(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
+/* What lies behind a cell "SELECTOR@BUDGET" (or "SELECTOR": all its budgets). E_USAGE for an unknown one; out then lists the cells. */
+int report_explain(struct plan *p, const struct report *rep, const char *cell, struct str *out, struct err *e);
 /* One line for a finished evaluation, "" for other nodes. */
 void selectors_line(struct plan *p, const struct node *n, struct str *out);
 

@@ -156,5 +156,39 @@ sel 0 4 --force; prints '"asked": 4'
 run 0 verify "$work/sel"
 run 2 select --method uniform --budget 99 --model experiments/tiny/teacher --out "$work/sel99" --quiet; says "budget 99 is outside 0..12" # a failed stage keeps its exit code
 
+# --- run folders: partial ones are listed and pruned, complete ones stay ---
+mkdir -p "$work/runs/half"
+echo "schema 1" >"$work/runs/half/key.txt"
+cp -r "$work/sel" "$work/runs/whole"
+run 0 status "$work/runs" --json; prints '"partial"'; prints '"complete"'
+run 0 status "$work/runs" --prune; prints "1 removed"
+[ ! -e "$work/runs/half" ] && [ -e "$work/runs/whole/OUTPUTS" ] || { failed=$((failed + 1)); echo "prune removed the wrong run"; }
+
+# --- jobs for Slurm: one a stage, queued after what they need ---
+run 2 reproduce experiments/table1.yaml --export slurm; says "needs a folder"
+run 2 reproduce experiments/table1.yaml "$work/jobs"; says "one manifest at a time"
+run 0 reproduce experiments/table1.yaml --scale ci --runs "$work/none" --export slurm "$work/jobs"; prints "jobs and their report"
+(
+    sbatch() { # counts up; every dependency must have been queued before
+        local a id
+        for a in "$@"; do
+            case $a in --dependency=*) for id in $(tr ':' ' ' <<<"${a#*:}"); do [ "$id" -ge 1 ] && [ "$id" -le "$(cat "$work/queued")" ] || echo "$a" >>"$work/bad"; done ;; esac
+        done
+        id=$(($(cat "$work/queued") + 1))
+        echo "$id" >"$work/queued"
+        echo "$id"
+    }
+    echo 0 >"$work/queued"
+    export -f sbatch
+    export work
+    bash "$work/jobs/submit.sh" >/dev/null
+)
+checks=$((checks + 1))
+[ "$(cat "$work/queued")" = "$(ls "$work/jobs" | grep -c sbatch)" ] && [ ! -e "$work/bad" ] || { failed=$((failed + 1)); echo "slurm jobs: $(cat "$work/queued") queued; bad: $(cat "$work/bad" 2>/dev/null)"; }
+
+# --- cells of a table ---
+run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain nothing@3; says "no such cell"; prints "uniform@3"
+run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain uniform@3; prints "not made: not run"
+
 echo "$checks checks, $failed failed"
 [ "$failed" = 0 ]
