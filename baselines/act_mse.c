@@ -39,7 +39,7 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     struct mse_ctx c = {0};
     int64_t R = in->micro * in->data->seq, D = in->teacher->cfg.d;
     double base = 0;
-    TRY(ablation_open(&a, in, e));
+    TRY(ablation_open(&a, in, SWEEP_ABLATE, e));
     c.host = malloc((size_t)R * sizeof *c.host);
     int rc = c.host ? 0 : err_nomem(e, (size_t)R * sizeof *c.host, "losses");
     if (rc == 0)

@@ -42,7 +42,7 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     struct ppl_ctx c = {0};
     int64_t R = in->micro * in->data->seq;
     double base = 0;
-    TRY(ablation_open(&a, in, e));
+    TRY(ablation_open(&a, in, SWEEP_ABLATE, e));
     c.host = malloc((size_t)R * sizeof *c.host);
     c.ids = malloc((size_t)R * sizeof *c.ids);
     int rc = !c.host || !c.ids ? err_nomem(e, (size_t)R * 8, "targets") : 0;

@@ -40,16 +40,44 @@ static int take(char *col[COLS], const struct select_input *in, struct selection
         long l = strtol(p, &end, 10);
         if (end == p || l < 0 || l >= in->layers)
             return ERR(e, E_INPUT, "'%s': published set '%s' of '%s' has an index outside 0..%d", in->sets_path, col[3], col[0], in->layers - 1);
+        if (out->kind[l] == MIX_FULL)
+            return ERR(e, E_INPUT, "'%s': published set '%s' of '%s' names layer %ld twice", in->sets_path, col[3], col[0], l);
+        if (in->exclude && in->exclude[l])
+            return ERR(e, E_USAGE, "published set '%s' of '%s' keeps layer %ld, which is excluded", col[3], col[0], l);
         out->kind[l] = MIX_FULL;
         p = end + (*end == ',');
     }
-    snprintf(out->variant, sizeof out->variant, "%.30s of %.28s", col[3], col[0]);
+    snprintf(out->variant, sizeof out->variant, "%.24s of %.28s", col[3], col[0]);
     return 0;
+}
+
+static void add_word(struct str *s, const char *word)
+{
+    char spaced[160];
+    snprintf(spaced, sizeof spaced, " %.156s,", word);
+    if (!strstr(str_c(s), spaced))
+        str_puts(s, spaced);
+}
+
+/* Whose rows count: the model named, else the one the teacher's folder is called. */
+static const char *model_name(const struct select_input *in)
+{
+    if (in->model && *in->model)
+        return in->model;
+    return in->teacher ? path_base(in->teacher->path) : "";
+}
+
+static int none_fits(const struct select_input *in, const struct str *models, const struct str *known, struct err *e)
+{
+    if (!known->len)
+        return ERR(e, E_USAGE, "there is no published set for '%s' with %d layers; models with as many layers:%s give --published-model to use one of theirs", model_name(in), in->layers,
+                   models->len ? str_c(models) : " none,");
+    return ERR(e, E_USAGE, "no published set of '%s' for '%s' with %d of %d layers; selectors published for it:%.*s", in->of, model_name(in), in->budget, in->layers, (int)known->len - 1, str_c(known));
 }
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
 {
-    struct str text = STR_INIT, known = STR_INIT;
+    struct str text = STR_INIT, known = STR_INIT, models = STR_INIT;
     if (!in->of || !*in->of)
         return ERR(e, E_USAGE, "method 'published' needs --of NAME (whose set)");
     TRY(file_read(in->sets_path, 1 << 20, &text, e));
@@ -62,27 +90,26 @@ static int pick(const struct select_input *in, struct selection *out, struct err
             *nl = 0;
         split(line, col);
         int k = atoi(col[4]);
-        bool model_ok = in->model && *in->model ? !strcmp(in->model, col[0]) : atoi(col[1]) == in->layers;
-        if (!model_ok || atoi(col[1]) != in->layers)
+        if (atoi(col[1]) != in->layers)
             continue;
-        if (!same_selector(in->of, col[3])) {
-            if (!strstr(str_c(&known), col[3]))
-                str_printf(&known, " %s", col[3]);
+        add_word(&models, col[0]);
+        if (strcmp(model_name(in), col[0]))
             continue;
-        }
+        add_word(&known, col[3]);
+        if (!same_selector(in->of, col[3]))
+            continue;
         bool exact = k == in->budget, prefix = k > in->budget && !strcmp(col[5], "importance");
         if ((exact || prefix) && (!best_k || (exact && best_k != in->budget) || (best_k != in->budget && k < best_k))) {
             best_k = k;
             memcpy(best, col, sizeof best);
         }
     }
-    int rc = best_k ? take(best, in, out, e)
-                    : ERR(e, E_USAGE, "no published set of '%s' with %d of %d layers%s%s; other selectors published for such models:%s", in->of, in->budget, in->layers, in->model && *in->model ? " for " : "",
-                          in->model && *in->model ? in->model : "", known.len ? str_c(&known) : " none");
+    int rc = best_k ? take(best, in, out, e) : none_fits(in, &models, &known, e);
+    str_free(&models);
     str_free(&text);
     str_free(&known);
     return rc;
 }
 
 const struct selector sel_published = {.name = "published", .title = "Published", .about = "a set taken from a publication (--of NAME)", .needs = "nothing", .cost = "none", .source = "baselines/index_sets.tsv",
-                                       .certain = true, .version = 1, .pick = pick};
+                                       .certain = true, .version = 2, .pick = pick};

@@ -4,7 +4,14 @@
 
 #include "baselines/selector.h"
 
-const struct selector *const selectors[] = {&sel_uniform, &sel_random, &sel_lm_ppl, &sel_act_mse, &sel_published, &sel_custom};
+const struct selector *const selectors[] = {
+    &sel_uniform, &sel_random,
+    &sel_kv, &sel_ar, &sel_ar_mh, &sel_vt, &sel_cwe,
+    &sel_lm_ppl, &sel_act_mse,
+    &sel_smart, &sel_halo,
+    &sel_avg_s1, &sel_avg_s2,
+    &sel_published, &sel_custom,
+};
 const size_t n_selectors = ARRAY_LEN(selectors);
 
 const struct selector *selector_find(const char *name)
@@ -15,28 +22,82 @@ const struct selector *selector_find(const char *name)
     return NULL;
 }
 
-int selector_run(const struct selector *s, const struct select_input *in, struct selection *out, struct err *e)
+static int check_budget(const struct selector *s, const struct select_input *in, struct err *e)
 {
-    *out = (struct selection){.layers = in->layers, .version = s->version, .asked = in->budget, .seed = in->seed, .filled = true};
-    snprintf(out->method, sizeof out->method, "%s", s->name);
+    int excluded = 0;
     if (in->layers < 1 || in->layers > MAX_LAYERS)
         return ERR(e, E_USAGE, "select: %d layers (1..%d)", in->layers, MAX_LAYERS);
-    int excluded = 0;
     for (int l = 0; in->exclude && l < in->layers; l++)
         excluded += in->exclude[l];
-    if (s != &sel_custom && (in->budget < 0 || in->budget > in->layers - excluded))
-        return ERR(e, E_USAGE, "select: budget %d is outside 0..%d (layers%s)", in->budget, in->layers - excluded, excluded ? " less the excluded ones" : "");
+    int most = MIN(in->layers - 1, in->layers - excluded);
+    if (s != &sel_custom && (in->budget < 1 || in->budget > most))
+        return ERR(e, E_USAGE, "select: budget %d is outside 1..%d (%d layers%s; for none or all, use method 'custom' with 'none' or 'all')", in->budget, most, in->layers,
+                   excluded ? ", some of them excluded" : "");
+    return 0;
+}
+
+int selector_check(const struct selector *s, const struct select_input *in, struct err *e)
+{
+    TRY(check_budget(s, in, e));
+    if (in->scores) {
+        if (strcmp(in->scores->method, s->name))
+            return ERR(e, E_USAGE, "select: the scores are of method '%s', not '%s'", in->scores->method, s->name);
+        if (!in->scores->has_score)
+            return ERR(e, E_USAGE, "select: the run given as --scores (method '%s') has no scores", s->name);
+        if (in->scores->layers != in->layers)
+            return ERR(e, E_USAGE, "select: the scores are for %d layers, the model has %d", in->scores->layers, in->layers);
+        return 0;
+    }
     if (s->needs_teacher && !in->teacher)
         return ERR(e, E_USAGE, "select: method '%s' needs --model", s->name);
+    if (s->needs_tokenizer && !in->teacher->tok)
+        return ERR(e, E_INPUT, "select: method '%s' needs a tokenizer, '%s' has none", s->name, in->teacher->path);
     if (s->needs_linear && !in->lin)
         return ERR(e, E_USAGE, "select: method '%s' needs --linear (a Stage-1 run)", s->name);
     if (s->needs_data && (!in->data || in->row_hi <= in->row_lo || in->row_hi > in->data->rows))
         return ERR(e, E_USAGE, "select: method '%s' needs --data with rows to score", s->name);
-    if (excluded)
-        snprintf(out->variant, sizeof out->variant, "%d layer%s excluded", excluded, excluded == 1 ? "" : "s");
+    return 0;
+}
+
+/* Another budget from scores that are there; what they cost goes with them. */
+static int place_again(const struct selector *s, const struct select_input *in, struct selection *out, struct err *e)
+{
+    memcpy(out->score, in->scores->score, sizeof out->score);
+    out->has_score = out->reused = true;
+    out->tokens = in->scores->tokens;
+    out->flops_forward = in->scores->flops_forward;
+    out->flops_backward = in->scores->flops_backward;
+    out->has_base = in->scores->has_base;
+    out->base = in->scores->base;
+    out->uninformative = in->scores->uninformative;
+    out->seed = in->scores->seed;
+    snprintf(out->variant, sizeof out->variant, "%s", in->scores->variant);
+    if (s->place)
+        return s->place(in, out, e);
+    selection_top(out, in->budget, in->exclude);
+    return 0;
+}
+
+int selector_run(const struct selector *s, const struct select_input *in, struct selection *out, struct err *e)
+{
+    *out = (struct selection){.layers = in->layers, .version = s->version, .asked = in->budget, .seed = in->seed, .filled = true};
+    snprintf(out->method, sizeof out->method, "%s", s->name);
+    TRY(selector_check(s, in, e));
     double f0 = in->be ? in->be->flops : 0;
-    TRY(s->pick(in, out, e));
+    TRY(in->scores ? place_again(s, in, out, e) : s->pick(in, out, e));
+    int excluded = 0;
+    for (int l = 0; in->exclude && l < in->layers; l++)
+        excluded += in->exclude[l];
+    size_t n = strlen(out->variant);
+    if (excluded)
+        snprintf(out->variant + n, sizeof out->variant - n, "%s%d layer%s excluded", n ? ", " : "", excluded, excluded == 1 ? "" : "s");
+    for (int l = 0; out->has_score && l < out->layers; l++)
+        if (!finite_f64(out->score[l]))
+            return ERR(e, E_NUMERIC, "select: method '%s': the score of layer %d is not finite", s->name, l);
     out->budget = layers_budget(out->kind, out->layers, 0);
-    out->flops_forward = in->be ? in->be->flops - f0 : 0;
+    if (out->flops_forward == 0 && out->flops_backward == 0)
+        out->flops_forward = in->be ? in->be->flops - f0 : 0;
+    if (out->uninformative)
+        out->filled = false; /* nothing is trained for it */
     return 0;
 }

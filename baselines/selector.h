@@ -21,31 +21,59 @@ struct select_input {
     const bool *exclude;          /* [layers]: stay Linear; NULL = none */
     const char *of, *model, *sets_path; /* published: selector, model name (NULL = by the teacher's shape), index_sets.tsv */
     const char *spec;             /* custom: layer list */
+    const struct selection *scores;         /* of an earlier run of the same method, or NULL: cut again instead of computing */
+    const struct selection *first, *second; /* rank averaging: the GA and the GR run */
+    const char *out_dir, *work_dir;         /* of the run: prompts are saved, finished layers are kept; NULL = neither */
+    struct probe_input {                    /* probes, halo */
+        bool ruler;               /* RULER's templates instead of the raw ones (a variant) */
+        int64_t prompts, max_new, length; /* how many, new tokens at most (raw), tokens of a prompt with its answer (ruler) */
+        int32_t batch;            /* sequences decoded together; changes no result */
+        const char *data_dir;     /* the bundled ruler/data: words, essays */
+    } probe;
 };
 struct selector {
     const char *name, *title, *about, *needs, *cost, *source;
     bool certain;                 /* defined by published code or text; else proposed here */
     bool needs_teacher, needs_linear, needs_data;
+    bool needs_tokenizer;         /* of the teacher */
     int version;
-    /* Fills kind (and score when it ranks); the caller fills the rest. */
+    /*
+     * Fills kind, and score (then also has_score); the caller fills the rest. FLOPs: a pick that trains, or goes on from an earlier attempt, sets flops_forward and flops_backward from the backend's
+     * counter; when it leaves both 0, all that the backend counted is forward.
+     */
     int (*pick)(const struct select_input *in, struct selection *out, struct err *e);
+    /* Layers from scores, where that is not selection_top; NULL = it is. Called for scores of an earlier run. */
+    int (*place)(const struct select_input *in, struct selection *out, struct err *e);
 };
 extern const struct selector sel_uniform, sel_random, sel_lm_ppl, sel_act_mse, sel_published, sel_custom;
+extern const struct selector sel_kv, sel_ar, sel_ar_mh, sel_vt, sel_cwe; /* task probes */
+extern const struct selector sel_smart, sel_halo, sel_avg_s1, sel_avg_s2;
 extern const struct selector *const selectors[];
 extern const size_t n_selectors;
 const struct selector *selector_find(const char *name);
-/* Checks what the selector needs, picks, completes the record (method, budget, tokens, FLOPs, seed, version). */
+/* Scores that are not finite are E_NUMERIC. What a selector needs and does not get, and budgets outside 1..L-1 (less with excluded layers), are E_USAGE before any work. */
+int selector_check(const struct selector *s, const struct select_input *in, struct err *e);
+/* selector_check, then picks (or places scores of an earlier run), then completes the record (method, budget, tokens, FLOPs, seed, version). */
 int selector_run(const struct selector *s, const struct select_input *in, struct selection *out, struct err *e);
 
-/* Shared by the ablation selectors: one forward sweep with and one without each layer's mixer over the rows; fn gets the hidden rows of the whole teacher and of the ablated one. */
+/* Shared by the selectors that change one layer at a time: one forward sweep of the base model and one for each layer over the rows; fn gets the hidden rows of each. */
+enum sweep_kind {
+    SWEEP_ABLATE,  /* base: the teacher; layer l's mixer output zero */
+    SWEEP_RESTORE, /* base: all layers linear (Stage 1); layer l the teacher's attention */
+    SWEEP_CONVERT  /* base: the teacher; layer l linear */
+};
 struct ablation {
     const struct select_input *in;
+    enum sweep_kind kind;
+    struct model *m;              /* what runs: the teacher, or both mixers of every layer on shared weights */
     struct stream st;
     struct acts acts;
     double tokens;
 };
-int ablation_open(struct ablation *a, const struct select_input *in, struct err *e);
+int ablation_open(struct ablation *a, const struct select_input *in, enum sweep_kind kind, struct err *e);
 void ablation_close(struct ablation *a);
+/* Both mixers of every layer, weights shared with the teacher and the set, frozen. Each layer runs `kind`. */
+int switch_model(struct model **out, const struct model *teacher, const struct linset *lin, enum mixer_kind kind, struct err *e);
 /* Adds score(l) for every layer over all rows: measure(ctx, a, base hidden, ablated hidden, *value) is called per micro-batch and layer; base == ablated for layer -1. */
 int ablation_sweep(struct ablation *a, int (*measure)(void *ctx, struct ablation *a, int layer, struct view hidden, double *value, struct err *e), void *ctx, double *per_layer, double *base, struct err *e);
 

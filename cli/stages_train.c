@@ -1,10 +1,9 @@
-/* Stage kinds: teacher hidden rows, Stage 1, selection, Stage 2, Stage 3. Defaults: selectors.md A and E. */
+/* Stage kinds: teacher hidden rows, Stage 1, Stage 2, Stage 3. Defaults: selectors.md A and E. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "baselines/selector.h"
 #include "cli/stages_work.h"
 #include "core/log.h"
 #include "dash/align.h"
@@ -17,7 +16,6 @@ static const char *const expand_words[] = {"head", "row", NULL};
 static const char *const anneal_words[] = {"linear", "exp", "none", NULL};
 static const char *const layer0_words[] = {"paper", "search", "linear", "full", NULL};
 static const char *const relax_words[] = {"soft", "straight-through", NULL};
-static const char *const method_words[] = {"uniform", "random", "lm-ppl", "act-mse", "published", "custom", NULL};
 
 /* Updates for a number of tokens, by the mean row length of the rows in use; at least one. */
 static int64_t steps_for(const struct work *w, int64_t tokens, int64_t batch)
@@ -125,81 +123,6 @@ static int tokens_plan(void *ctx, const struct node *n, struct stage_cost *c, st
 }
 const struct stage_kind kind_align = {.name = "align", .about = "Stage 1: linear mixers aligned with the teacher's attention", .version = 1, .params = align_params, .n_params = ARRAY_LEN(align_params),
                                       .plan = tokens_plan, .run = align_stage};
-
-/* ---- select ---- */
-
-static const struct param_spec select_params[] = {
-    {.name = "method", .type = PT_WORD, .words = method_words, .help = "see select --list"},
-    {.name = "budget", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 256, .help = "layers that stay Full"},
-    P_MODEL,
-    {.name = "linear", .type = PT_REF, .def = "", .help = "a Stage-1 run, for the methods that need one"},
-    {.name = "data", .type = PT_REF, .def = "", .help = "token shard, for the methods that score on data"},
-    {.name = "hidden", .type = PT_REF, .def = "", .help = "teacher hidden rows of this shard", .free = true},
-    {.name = "rows", .type = PT_INT, .unit = "rows", .def = "16", .lo = 1, .hi = 1e9, .help = "rows that score"},
-    {.name = "row_lo", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9, .help = "first of them"},
-    {.name = "micro", .type = PT_INT, .unit = "rows", .def = "4", .lo = 1, .hi = 64, .help = "rows computed at once", .free = true},
-    {.name = "seed", .type = PT_INT, .def = "0", .lo = 0, .hi = 4294967295.0, .help = "for random sets"},
-    {.name = "exclude", .type = PT_INTS, .def = "", .lo = 0, .hi = 255, .help = "layers that stay Linear whatever the method says"},
-    {.name = "of", .type = PT_STR, .def = "", .help = "published: whose set"},
-    {.name = "published_model", .type = PT_STR, .def = "", .help = "published: for which model (default: any with this many layers)"},
-    {.name = "layers", .type = PT_STR, .def = "", .help = "custom: the set, e.g. \"full:0,5 window:2\""},
-    P_POSITIONS};
-
-static int save_selection(const struct selection *s, struct run *r, struct result *res, struct err *e)
-{
-    struct str spec = STR_INIT;
-    char mask[MAX_LAYERS + 1];
-    layers_text(s->kind, s->layers, &spec);
-    layers_mask(s->kind, s->layers, mask);
-    jw_kstr(&res->w, "mask", mask);
-    jw_kstr(&res->w, "method", s->method);
-    jw_kstr(&res->w, "variant", s->variant);
-    jw_kstr(&res->w, "spec", str_c(&spec));
-    jw_kf64(&res->w, "budget", s->budget);
-    jw_ki64(&res->w, "asked", s->asked);
-    jw_kbool(&res->w, "filled", s->filled);
-    jw_ki64(&res->w, "tokens", s->tokens);
-    jw_kf64(&res->w, "flops", s->flops_forward + s->flops_backward);
-    jw_ki64(&res->w, "ties_at_cut", s->ties_at_cut);
-    str_free(&spec);
-    return selection_save(s, r->out, e) || result_save(res, r, e) ? -1 : 0;
-}
-
-static int select_stage(void *ctx, const struct node *n, struct run *r, struct err *e)
-{
-    struct env *env = ctx;
-    struct work w;
-    const struct selector *s = selector_find(node_str(n, "method"));
-    struct selection sel;
-    struct result res;
-    bool exclude[MAX_LAYERS] = {0};
-    int64_t list[MAX_LAYERS];
-    char sets[1024] = "";
-    if (!s)
-        BUG("no selector '%s'", node_str(n, "method"));
-    TRY(work_open(&w, env, n, node_has(n, "data"), node_has(n, "hidden"), node_has(n, "linear"), e));
-    size_t k = node_list_i64(n, "exclude", list, ARRAY_LEN(list));
-    int rc = s == &sel_published ? cli_bundled(sets, "baselines/index_sets.tsv", e) : 0;
-    for (size_t i = 0; rc == 0 && i < k; i++)
-        if (list[i] >= w.teacher->cfg.L)
-            rc = ERR(e, E_USAGE, "stage '%s': excluded layer %" PRId64 " is outside 0..%" PRId64, n->stage->id, list[i], w.teacher->cfg.L - 1);
-        else
-            exclude[list[i]] = true;
-    struct select_input in = {.be = env->rt.be, .teacher = w.teacher, .lin = w.lin, .data = w.data.ids ? &w.data : NULL, .cache = w.hidden, .layers = (int)w.teacher->cfg.L,
-                              .budget = (int)node_i64(n, "budget"), .row_lo = node_i64(n, "row_lo"), .row_hi = node_i64(n, "row_lo") + node_i64(n, "rows"), .micro = node_i64(n, "micro"),
-                              .seed = (uint64_t)node_i64(n, "seed"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .exclude = k ? exclude : NULL, .of = node_str(n, "of"),
-                              .model = node_str(n, "published_model"), .sets_path = sets, .spec = node_str(n, "layers")};
-    if (rc == 0)
-        rc = selector_run(s, &in, &sel, e);
-    if (rc == 0) {
-        result_begin(&res);
-        rc = save_selection(&sel, r, &res, e);
-    }
-    work_close(&w);
-    return rc;
-}
-const struct stage_kind kind_select = {.name = "select", .about = "layers that keep attention, by a selector", .version = 1, .params = select_params, .n_params = ARRAY_LEN(select_params), .by_content = true,
-                                       .run = select_stage};
 
 /* ---- search ---- */
 
@@ -436,6 +359,8 @@ static int read_layers(const struct node *n, int layers, enum mixer_kind *kind, 
     TRY(selection_load(&s, file, e));
     if (s.layers != layers)
         return ERR(e, E_INPUT, "'%s' is a choice for %d layers, the model has %d", file, s.layers, layers);
+    if (s.uninformative)
+        return ERR(e, E_CHECK, "uninformative probe: the teacher gets %.1f %% of the prompts of '%s' right, below 20 %%; nothing is trained for it ('%s')", 100 * s.base, s.method, file);
     if (!s.filled && (!strcmp(node_str(n, "unfilled"), "refuse") || s.budget > (double)s.asked))
         return ERR(e, E_CHECK, "no search run reached the budget asked for (%" PRId64 "); see tries.tsv beside '%s'", s.asked, file);
     memcpy(kind, s.kind, sizeof(enum mixer_kind) * (size_t)layers);
@@ -504,48 +429,6 @@ int cmd_distill(int argc, char **argv, struct err *e)
 {
     return cli_stage(&kind_distill, "distill", "Stage 3: assembles a hybrid from the teacher and a Stage-1 run and distils it. --layers takes a run of select or search, or a spec: \"0,5,11\", \"full:0,5 window:2,3\".",
                      "  dashlab distill --model M --linear runs/align --layers 0,5,10 --data shards/train --tokens 160k --out runs/uniform3", argc, argv, e);
-}
-static int list_selectors(bool json)
-{
-    struct str s = STR_INIT;
-    struct jw w;
-    jw_init(&w, &s, true);
-    jw_arr(&w);
-    for (size_t i = 0; i < n_selectors; i++) {
-        const struct selector *x = selectors[i];
-        if (!json) {
-            printf("%-10s %-9s %s\n%22sneeds %s; cost %s; source: %s\n", x->name, x->certain ? "certain" : "proposed", x->about, "", x->needs, x->cost, x->source);
-            continue;
-        }
-        jw_obj(&w);
-        jw_kstr(&w, "name", x->name);
-        jw_kstr(&w, "about", x->about);
-        jw_kstr(&w, "needs", x->needs);
-        jw_kstr(&w, "cost", x->cost);
-        jw_kstr(&w, "source", x->source);
-        jw_kbool(&w, "certain", x->certain);
-        jw_ki64(&w, "version", x->version);
-        jw_end_obj(&w);
-    }
-    jw_end_arr(&w);
-    if (json)
-        printf("%s\n", str_c(&s));
-    else
-        printf("dash-2, dash-3: 'dashlab search --ops full,linear' and '--ops full,window,linear'\n");
-    str_free(&s);
-    return 0;
-}
-int cmd_select(int argc, char **argv, struct err *e)
-{
-    bool list = false, json = false;
-    for (int i = 0; i < argc; i++) {
-        list = list || !strcmp(argv[i], "--list");
-        json = json || !strcmp(argv[i], "--json");
-    }
-    if (list)
-        return list_selectors(json);
-    return cli_stage(&kind_select, "select", "Chooses the layers that keep attention. 'dashlab select --list' names the methods, what they need and what they cost.",
-                     "  dashlab select --method uniform --budget 3 --model M --out runs/uniform3", argc, argv, e);
 }
 int cmd_search(int argc, char **argv, struct err *e)
 {

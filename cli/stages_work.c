@@ -23,6 +23,16 @@ void work_close(struct work *w)
         shard_close(&w->data);
 }
 
+/* Mixers aligned with other weights imitate another model. */
+static int check_teacher(const struct work *w, const char *path, struct err *e)
+{
+    const char *made = w->lin->cfg.dashlab.teacher_sha256;
+    if (*made && strcmp(made, w->teacher->sha256))
+        return ERR(e, E_INPUT, "'%s': this Stage 1 was made from another teacher ('%s', weights %.12s...; '%s' has %.12s...); align again", path, w->lin->cfg.dashlab.teacher, made, w->teacher->path,
+                   w->teacher->sha256);
+    return 0;
+}
+
 int work_open(struct work *w, struct env *env, const struct node *n, bool data, bool hidden, bool lin, struct err *e)
 {
     char path[1024], mp[1024];
@@ -36,7 +46,7 @@ int work_open(struct work *w, struct env *env, const struct node *n, bool data, 
         w->hidden = rc == 0 ? &w->cache : NULL;
     }
     if (rc == 0 && lin)
-        rc = linset_load(&w->lin, env->rt.be, node_path(n, "linear", path), e) || linset_alike(w->lin, &w->teacher->cfg, e);
+        rc = linset_load(&w->lin, env->rt.be, node_path(n, "linear", path), e) || linset_alike(w->lin, &w->teacher->cfg, e) || check_teacher(w, path, e);
     if (rc != 0)
         work_close(w);
     return rc ? -1 : 0;

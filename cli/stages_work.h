@@ -3,6 +3,7 @@
 #define CLI_STAGES_WORK_H
 
 #include "cli/stages.h"
+#include "dash/selection.h"
 #include "dash/stream.h"
 
 extern const char *const positions_words[3];
@@ -45,5 +46,7 @@ int work_open(struct work *w, struct env *env, const struct node *n, bool data, 
 /* Rows in use and held out, from row_lo, row_hi, heldout. */
 int work_rows(struct work *w, const struct node *n, struct err *e);
 void work_close(struct work *w);
+/* out/selection.json and out/identity.txt, and what result.json says of them; res is begun, and saved here. */
+int save_selection(const struct selection *s, struct run *r, struct result *res, struct err *e);
 
 #endif

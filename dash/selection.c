@@ -106,6 +106,23 @@ static void write_layers(const struct selection *s, struct jw *w)
         for (int l = 0; l < s->layers; l++)
             jw_f64(w, s->score[l]);
         jw_end_arr(w);
+        int order[MAX_LAYERS];
+        selection_order(s, order);
+        jw_key(w, "ranking");
+        jw_arr(w);
+        for (int i = 0; i < s->layers; i++)
+            jw_i64(w, order[i]);
+        jw_end_arr(w);
+    }
+}
+
+void selection_order(const struct selection *s, int order[MAX_LAYERS])
+{
+    for (int l = 0; l < s->layers; l++) {
+        int i = l; /* insertion: stable, so ties keep the lower index first */
+        for (; i > 0 && s->score[l] > s->score[order[i - 1]]; i--)
+            order[i] = order[i - 1];
+        order[i] = l;
     }
 }
 
@@ -130,6 +147,12 @@ int selection_save(const struct selection *s, const char *dir, struct err *e)
     jw_kf64(&w, "flops_backward", s->flops_backward);
     jw_ki64(&w, "ties_at_cut", s->ties_at_cut);
     jw_ki64(&w, "seed", (int64_t)s->seed);
+    if (s->has_base) {
+        jw_kf64(&w, "base_accuracy", s->base);
+        jw_kbool(&w, "uninformative", s->uninformative);
+    }
+    if (s->reused)
+        jw_kbool(&w, "scores_reused", true);
     jw_end_obj(&w);
     str_putc(&j, '\n');
     str_printf(&text, "\nlayers %d\nfilled %s\n", s->layers, s->filled ? "true" : "false");
@@ -138,6 +161,31 @@ int selection_save(const struct selection *s, const char *dir, struct err *e)
     str_free(&j);
     str_free(&text);
     return rc ? -1 : 0;
+}
+
+/* The optional arrays and marks; score must have one number a layer. */
+static int load_scores(struct selection *s, const struct jdoc *d, struct err *e)
+{
+    const json_t *score = json_object_get(d->root, "score");
+    s->has_base = json_object_get(d->root, "base_accuracy") != NULL;
+    s->has_score = score != NULL;
+    if (s->has_base)
+        TRY(jget_f64(d, d->root, "", "base_accuracy", &s->base, e));
+    TRY(jget_bool_opt(d, d->root, "", "uninformative", &s->uninformative, e));
+    TRY(jget_bool_opt(d, d->root, "", "scores_reused", &s->reused, e));
+    TRY(jget_f64_opt(d, d->root, "", "flops_forward", &s->flops_forward, e));
+    TRY(jget_f64_opt(d, d->root, "", "flops_backward", &s->flops_backward, e));
+    if (!score)
+        return 0;
+    if (!json_is_array(score) || json_array_size(score) != (size_t)s->layers)
+        return ERR(e, E_INPUT, "%s: score: expected an array of %d numbers", d->file, s->layers);
+    for (int l = 0; l < s->layers; l++) {
+        const json_t *v = json_array_get(score, (size_t)l);
+        if (!json_is_number(v))
+            return ERR(e, E_INPUT, "%s: score[%d]: expected a number", d->file, l);
+        s->score[l] = json_number_value(v);
+    }
+    return 0;
 }
 
 int selection_load(struct selection *s, const char *path, struct err *e)
@@ -167,6 +215,8 @@ int selection_load(struct selection *s, const char *path, struct err *e)
             err_wrap(e, "'%s'", path);
         }
     }
+    if (rc == 0)
+        rc = load_scores(s, &d, e);
     jdoc_free(&d);
     return rc ? -1 : 0;
 }

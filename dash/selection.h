@@ -19,13 +19,18 @@ struct selection {
     uint64_t seed;
     double flops_forward, flops_backward;
     bool filled;                   /* the column asked for was reached */
+    bool has_base, uninformative;  /* probes: accuracy of the teacher is known; it is too low for the probe to say anything */
+    double base;                   /* share of prompts right, 0..1 */
+    bool reused;                   /* scores (and their cost) were taken from another run */
 };
+/* Layers by falling score, lower index first on ties: order[0] is kept first. */
+void selection_order(const struct selection *s, int order[MAX_LAYERS]);
 int layers_parse(const char *spec, int layers, enum mixer_kind *kind, struct err *e); /* E_USAGE */
 void layers_text(const enum mixer_kind *kind, int layers, struct str *out);
 /* One letter a layer: F, W, l (linear). */
 void layers_mask(const enum mixer_kind *kind, int layers, char mask[MAX_LAYERS + 1]);
 double layers_budget(const enum mixer_kind *kind, int layers, double window_cost);
-/* DIR/selection.json and DIR/identity.txt */
+/* DIR/selection.json (all of the above; `ranking` = selection_order when there are scores) and DIR/identity.txt */
 int selection_save(const struct selection *s, const char *dir, struct err *e);
 int selection_load(struct selection *s, const char *path, struct err *e);
 /* The K largest scores become Full, lower index first on ties, layers in `exclude` never; counts ties at the cut. */

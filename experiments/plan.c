@@ -331,12 +331,12 @@ static int input_hash(const char *path, char hex[65], struct err *e)
     return rc;
 }
 
-/* The line that stands for a node in its dependants' keys; false when not known yet. */
-static bool node_identity(const struct node *n, char id[65])
+/* The line that stands for a node in its dependants' keys; false when not known yet. whole: its key whatever its kind shows. */
+static bool node_identity(const struct node *n, bool whole, char id[65])
 {
     if (!n->key[0])
         return false;
-    if (!n->kind->by_content) {
+    if (whole || !n->kind->by_content) {
         memcpy(id, n->key, 65);
         return true;
     }
@@ -360,7 +360,7 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
     if (n->ref[i]) {
         for (size_t k = 0; n->ref[i][k]; k++) {
             char id[65];
-            if (!node_identity(n->ref[i][k], id))
+            if (!node_identity(n->ref[i][k], ps->whole, id))
                 *known = false;
             else
                 str_printf(text, "%s run %s\n", ps->name, id);
@@ -373,7 +373,7 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
     n->path[i] = path;
     if (file_exists(path_join(where, path, "OUTPUTS"))) { /* a run directory given by flag */
         struct str s = STR_INIT;
-        bool content = file_exists(path_join(where, path, "out/identity.txt"));
+        bool content = !ps->whole && file_exists(path_join(where, path, "out/identity.txt"));
         int rc = file_read(path_join(where, path, content ? "out/identity.txt" : "key.txt"), 1 << 20, &s, e);
         if (rc == 0) {
             run_key(str_c(&s), hex);

@@ -316,7 +316,7 @@ int cache_plan_rows(struct cache_rows *out, const struct cache *c, int32_t slot0
 
 int model_step(struct model *m, struct acts *a, struct cache *c, int32_t slot0, struct batch *b, struct view *hidden, struct err *e)
 {
-    static const struct fwd_opts plain = {0};
+    const struct fwd_opts fo = {.ablate = c->ablate};
     const struct seqs *q = &b->seqs;
     if (slot0 < 0 || slot0 + q->n > c->slots || q->rows > a->max_rows || q->n > a->max_seqs)
         BUG("step of %d sequences, %" PRId64 " rows at slot %d of %d", (int)q->n, q->rows, (int)slot0, (int)c->slots);
@@ -339,7 +339,7 @@ int model_step(struct model *m, struct acts *a, struct cache *c, int32_t slot0, 
     int rc = cache_plan_rows(&rows, c, slot0, q, m->be, &a->keep, &h, e);
     if (rc == 0) {
         struct run r = {.be = m->be, .m = m, .a = a, .b = b, .cache = c, .rows = &rows, .slot0 = slot0};
-        model_run_fwd(&r, &plain, hidden);
+        model_run_fwd(&r, &fo, hidden);
         for (int32_t i = 0; i < q->n; i++)
             c->len[slot0 + i] += seqs_qlen(q, i);
         rc = be_sync(m->be, e); /* the index arrays on the host end here */

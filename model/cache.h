@@ -34,6 +34,7 @@ struct cache {
     int64_t capacity;
     int64_t *len;                   /* [slots] tokens held */
     unsigned *ops;                  /* [L] operators it was made for */
+    const bool *ablate;             /* [L] borrowed, or NULL: these layers' mixer outputs are zero */
     struct mixer_cache *attn, *lin; /* [L] */
     int64_t bytes;
 };
@@ -57,6 +58,7 @@ struct gen_opts {
     const int32_t *max_new_each; /* [n] or NULL */
     const int64_t *stop;         /* ids that end a sequence (kept as its last id) */
     int n_stop;
+    const bool *ablate;   /* [L] or NULL: these layers' mixer outputs are zero */
     int64_t prefill_rows; /* most prompt tokens in one forward; 0 = 2048 (longer prompts go in pieces of that) */
     void *ctx;
     void (*progress)(void *ctx, int32_t done, int32_t n, int64_t tokens);

@@ -199,7 +199,9 @@ static int gen_open(struct gen *g, struct err *e)
     TRY(acts_open(&g->acts, g->m, &(struct acts_opts){.rows = rows, .seqs = (int32_t)b}, e));
     TRY(batch_open(&g->batch, g->m->be, rows, (int32_t)b, e));
     TRY(picker_open(&g->pick, g->m, b, e));
-    return cache_open(&g->cache, g->m, (int32_t)b, cap, e);
+    TRY(cache_open(&g->cache, g->m, (int32_t)b, cap, e));
+    g->cache->ablate = g->o->ablate;
+    return 0;
 }
 
 static void gen_close(struct gen *g)

@@ -154,7 +154,7 @@ echo tampered >>"$work/sel/out/selection.json"
 run 1 verify "$work/sel"; says "selection.json' differs"
 sel 0 4 --force; prints '"asked": 4'
 run 0 verify "$work/sel"
-run 2 select --method uniform --budget 99 --model experiments/tiny/teacher --out "$work/sel99" --quiet; says "budget 99 is outside 0..12" # a failed stage keeps its exit code
+run 2 select --method uniform --budget 99 --model experiments/tiny/teacher --out "$work/sel99" --quiet; says "budget 99 is outside 1..11" # a failed stage keeps its exit code
 
 # --- run folders: partial ones are listed and pruned, complete ones stay ---
 mkdir -p "$work/runs/half"

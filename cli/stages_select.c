@@ -1,0 +1,239 @@
+/* Stage kind: selection of the layers that keep attention, and its command. Definitions: selectors.md B. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "baselines/selector.h"
+#include "cli/stages_work.h"
+
+static const char *const method_words[] = {
+    "uniform", "random",
+    "kv", "ar", "ar-mh", "vt", "cwe",
+    "lm-ppl", "act-mse",
+    "smart", "halo",
+    "avg-s1", "avg-s2",
+    "published", "custom", NULL};
+static const char *const form_words[] = {"raw", "ruler", NULL};
+static const char *const any_expand_words[] = {"any", "head", "row", NULL};
+
+static const struct param_spec select_params[] = {
+    {.name = "method", .type = PT_WORD, .words = method_words, .help = "see select --list"},
+    {.name = "budget", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 256, .help = "layers that stay Full"},
+    P_MODEL,
+    {.name = "linear", .type = PT_REF, .def = "", .help = "a Stage-1 run, for the methods that need one"},
+    {.name = "data", .type = PT_REF, .def = "", .help = "token shard, for the methods that score on data"},
+    {.name = "hidden", .type = PT_REF, .def = "", .help = "teacher hidden rows of this shard", .free = true},
+    {.name = "rows", .type = PT_INT, .unit = "rows", .def = "16", .lo = 1, .hi = 1e9, .help = "rows that score"},
+    {.name = "row_lo", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9, .help = "first of them"},
+    {.name = "micro", .type = PT_INT, .unit = "rows", .def = "4", .lo = 1, .hi = 64, .help = "rows computed at once", .free = true},
+    {.name = "seed", .type = PT_INT, .def = "0", .lo = 0, .hi = 4294967295.0, .help = "for random sets and probe prompts"},
+    {.name = "probe_form", .type = PT_WORD, .def = "raw", .words = form_words, .help = "probes, halo: raw: as published; ruler: the same question in RULER's templates (a variant)"},
+    {.name = "prompts", .type = PT_INT, .unit = "prompts", .def = "500", .lo = 1, .hi = 1e6, .help = "probes: how many (halo: of each of its three)"},
+    {.name = "max_new", .type = PT_INT, .unit = "tokens", .def = "200", .lo = 1, .hi = 4096, .help = "probes, raw: most new tokens of an answer"},
+    {.name = "length", .type = PT_INT, .unit = "tokens", .def = "1024", .lo = 64, .hi = 1e7, .help = "probes, ruler: of a prompt with its answer"},
+    {.name = "batch", .type = PT_INT, .unit = "prompts", .def = "8", .lo = 1, .hi = 4096, .help = "probes: sequences decoded together; changes no result", .free = true},
+    {.name = "scores", .type = PT_REF, .def = "", .help = "a finished run of the same method: its scores at this budget, nothing is computed again", .whole = true},
+    {.name = "first", .type = PT_REF, .def = "", .help = "avg-s1, avg-s2: the GA run", .whole = true},
+    {.name = "second", .type = PT_REF, .def = "", .help = "avg-s1, avg-s2: the GR run", .whole = true},
+    {.name = "kv_expand", .type = PT_WORD, .def = "any", .words = any_expand_words, .help = "the KV expansion that the Stage-1 run must have"},
+    {.name = "exclude", .type = PT_INTS, .def = "", .lo = 0, .hi = 255, .help = "layers that stay Linear whatever the method says"},
+    {.name = "of", .type = PT_STR, .def = "", .help = "published: whose set"},
+    {.name = "published_model", .type = PT_STR, .def = "", .help = "published: for which model (default: the one the teacher's folder is called)"},
+    {.name = "layers", .type = PT_STR, .def = "", .help = "custom: the set, e.g. \"full:0,5 window:2\""},
+    P_POSITIONS};
+
+int save_selection(const struct selection *s, struct run *r, struct result *res, struct err *e)
+{
+    struct str spec = STR_INIT;
+    char mask[MAX_LAYERS + 1];
+    layers_text(s->kind, s->layers, &spec);
+    layers_mask(s->kind, s->layers, mask);
+    jw_kstr(&res->w, "mask", mask);
+    jw_kstr(&res->w, "method", s->method);
+    jw_kstr(&res->w, "variant", s->variant);
+    jw_kstr(&res->w, "spec", str_c(&spec));
+    jw_kf64(&res->w, "budget", s->budget);
+    jw_ki64(&res->w, "asked", s->asked);
+    jw_kbool(&res->w, "filled", s->filled);
+    jw_ki64(&res->w, "tokens", s->tokens);
+    jw_kf64(&res->w, "flops", s->flops_forward + s->flops_backward);
+    jw_ki64(&res->w, "ties_at_cut", s->ties_at_cut);
+    if (s->has_base) {
+        jw_kf64(&res->w, "base_accuracy", s->base);
+        jw_kbool(&res->w, "uninformative", s->uninformative);
+    }
+    str_free(&spec);
+    return selection_save(s, r->out, e) || result_save(res, r, e) ? -1 : 0;
+}
+
+static const char *expand_name(enum kv_expand k)
+{
+    return k == KV_EXPAND_HEAD ? "head" : k == KV_EXPAND_ROW ? "row" : "unknown";
+}
+
+static int check_expand(const struct work *w, const struct node *n, struct err *e)
+{
+    const char *want = node_str(n, "kv_expand");
+    if (!w->lin || !strcmp(want, "any") || !strcmp(want, expand_name(w->lin->cfg.dashlab.kv_expand)))
+        return 0;
+    return ERR(e, E_INPUT, "stage '%s': the Stage 1 was made with KV expansion '%s', '%s' is asked for; align again with --kv-expand %s", n->stage->id, expand_name(w->lin->cfg.dashlab.kv_expand), want, want);
+}
+
+/* Earlier selections that a selection is made from. */
+struct earlier {
+    struct selection of[3];
+    bool have[3];
+};
+
+static int load_earlier(const struct node *n, struct earlier *p, struct err *e)
+{
+    static const char *const param[] = {"scores", "first", "second"};
+    char path[1024], file[1024];
+    for (size_t i = 0; i < ARRAY_LEN(param); i++) {
+        if (!node_has(n, param[i]))
+            continue;
+        TRY(selection_load(&p->of[i], path_join(file, node_path(n, param[i], path), "selection.json"), e));
+        p->have[i] = true;
+    }
+    return 0;
+}
+
+static int select_exclude(const struct node *n, int64_t layers, bool exclude[MAX_LAYERS], bool *any, struct err *e)
+{
+    int64_t list[MAX_LAYERS];
+    size_t k = node_list_i64(n, "exclude", list, ARRAY_LEN(list));
+    *any = k > 0;
+    for (size_t i = 0; i < k; i++) {
+        if (list[i] >= layers)
+            return ERR(e, E_USAGE, "stage '%s': excluded layer %" PRId64 " is outside 0..%" PRId64, n->stage->id, list[i], layers - 1);
+        if (exclude[list[i]])
+            return ERR(e, E_USAGE, "stage '%s': layer %" PRId64 " is excluded twice", n->stage->id, list[i]);
+        exclude[list[i]] = true;
+    }
+    return 0;
+}
+
+/* Bundled files that a method reads. */
+static int select_files(const struct selector *s, char sets[1024], char data[1024], struct err *e)
+{
+    sets[0] = data[0] = 0;
+    TRY(s == &sel_published ? cli_bundled(sets, "baselines/index_sets.tsv", e) : 0);
+    return s->needs_tokenizer ? cli_bundled(data, "ruler/data", e) : 0;
+}
+
+static int select_go(struct env *env, const struct node *n, struct run *r, struct work *w, const struct selector *s, const struct earlier *from, struct err *e)
+{
+    struct selection sel;
+    struct result res;
+    bool exclude[MAX_LAYERS] = {0}, any;
+    char sets[1024], data[1024];
+    TRY(select_files(s, sets, data, e));
+    TRY(select_exclude(n, w->teacher->cfg.L, exclude, &any, e));
+    struct select_input in = {.be = env->rt.be, .teacher = w->teacher, .lin = w->lin, .data = w->data.ids ? &w->data : NULL, .cache = w->hidden, .layers = (int)w->teacher->cfg.L,
+                              .budget = (int)node_i64(n, "budget"), .row_lo = node_i64(n, "row_lo"), .row_hi = node_i64(n, "row_lo") + node_i64(n, "rows"), .micro = node_i64(n, "micro"),
+                              .seed = (uint64_t)node_i64(n, "seed"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .exclude = any ? exclude : NULL, .of = node_str(n, "of"),
+                              .model = node_str(n, "published_model"), .sets_path = sets, .spec = node_str(n, "layers"), .scores = from->have[0] ? &from->of[0] : NULL,
+                              .first = from->have[1] ? &from->of[1] : NULL, .second = from->have[2] ? &from->of[2] : NULL, .out_dir = r->out, .work_dir = r->work,
+                              .probe = {.ruler = !strcmp(node_str(n, "probe_form"), "ruler"), .prompts = node_i64(n, "prompts"), .max_new = node_i64(n, "max_new"), .length = node_i64(n, "length"),
+                                        .batch = (int32_t)node_i64(n, "batch"), .data_dir = data}};
+    TRY(selector_run(s, &in, &sel, e));
+    result_begin(&res);
+    return save_selection(&sel, r, &res, e);
+}
+
+static int select_stage(void *ctx, const struct node *n, struct run *r, struct err *e)
+{
+    struct env *env = ctx;
+    struct work w;
+    const struct selector *s = selector_find(node_str(n, "method"));
+    struct earlier *from = calloc(1, sizeof *from);
+    if (!s)
+        BUG("no selector '%s'", node_str(n, "method"));
+    if (!from)
+        return err_nomem(e, sizeof *from, "earlier selections");
+    int rc = load_earlier(n, from, e);
+    bool scores = from->have[0]; /* then nothing is computed */
+    if (rc == 0)
+        rc = work_open(&w, env, n, !scores && node_has(n, "data"), !scores && node_has(n, "hidden"), !scores && node_has(n, "linear"), e);
+    if (rc == 0) {
+        rc = check_expand(&w, n, e) || select_go(env, n, r, &w, s, from, e) ? -1 : 0;
+        work_close(&w);
+    }
+    free(from);
+    return rc;
+}
+
+/* What can be known before anything runs: the budget, and the inputs a method needs. */
+static int select_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    const struct selector *s = selector_find(node_str(n, "method"));
+    const char *id = n->stage->id;
+    char path[1024], mp[1024], where[1024];
+    struct mcfg cfg;
+    UNUSED(ctx);
+    UNUSED(c);
+    bool scores = node_has(n, "scores");
+    int64_t budget = node_i64(n, "budget");
+    if (!s || s == &sel_custom)
+        return 0;
+    if (budget < 1)
+        return ERR(e, E_USAGE, "stage '%s': method '%s' needs a budget of at least 1 layer; for none, use method 'custom' with 'none'", id, s->name);
+    if (!scores && s->needs_linear && !node_has(n, "linear"))
+        return ERR(e, E_USAGE, "stage '%s': method '%s' needs 'linear' (a Stage-1 run)", id, s->name);
+    if (!scores && s->needs_data && !node_has(n, "data"))
+        return ERR(e, E_USAGE, "stage '%s': method '%s' needs 'data' with rows to score", id, s->name);
+    model_path(node_path(n, "model", path), mp);
+    if (!file_exists(path_join(where, mp, "config.json")))
+        return 0; /* a run that is not done, or a file: checked when it runs */
+    TRY(mcfg_load(&cfg, mp, e));
+    int rc = budget >= cfg.L ? ERR(e, E_USAGE, "stage '%s': budget %" PRId64 " is outside 1..%" PRId64 " (the model has %" PRId64 " layers; for all, use method 'custom' with 'all')", id, budget, cfg.L - 1, cfg.L) : 0;
+    mcfg_free(&cfg);
+    return rc;
+}
+const struct stage_kind kind_select = {.name = "select", .about = "layers that keep attention, by a selector", .version = 2, .params = select_params, .n_params = ARRAY_LEN(select_params), .by_content = true,
+                                       .plan = select_plan, .run = select_stage};
+
+/* ---- command ---- */
+
+static int list_selectors(bool json)
+{
+    struct str s = STR_INIT;
+    struct jw w;
+    jw_init(&w, &s, true);
+    jw_arr(&w);
+    for (size_t i = 0; i < n_selectors; i++) {
+        const struct selector *x = selectors[i];
+        if (!json) {
+            printf("%-10s %-9s %s\n%22sneeds %s; cost %s; source: %s\n", x->name, x->certain ? "certain" : "proposed", x->about, "", x->needs, x->cost, x->source);
+            continue;
+        }
+        jw_obj(&w);
+        jw_kstr(&w, "name", x->name);
+        jw_kstr(&w, "about", x->about);
+        jw_kstr(&w, "needs", x->needs);
+        jw_kstr(&w, "cost", x->cost);
+        jw_kstr(&w, "source", x->source);
+        jw_kbool(&w, "certain", x->certain);
+        jw_ki64(&w, "version", x->version);
+        jw_end_obj(&w);
+    }
+    jw_end_arr(&w);
+    if (json)
+        printf("%s\n", str_c(&s));
+    else
+        printf("dash-2, dash-3: 'dashlab search --ops full,linear' and '--ops full,window,linear'\n");
+    str_free(&s);
+    return 0;
+}
+int cmd_select(int argc, char **argv, struct err *e)
+{
+    bool list = false, json = false;
+    for (int i = 0; i < argc; i++) {
+        list = list || !strcmp(argv[i], "--list");
+        json = json || !strcmp(argv[i], "--json");
+    }
+    if (list)
+        return list_selectors(json);
+    return cli_stage(&kind_select, "select", "Chooses the layers that keep attention. 'dashlab select --list' names the methods, what they need and what they cost.",
+                     "  dashlab select --method uniform --budget 3 --model M --out runs/uniform3", argc, argv, e);
+}
