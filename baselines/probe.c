@@ -307,13 +307,19 @@ int probe_accuracy(struct model *m, const struct probe_set *s, const bool *ablat
 
 /* ---- one value a layer, resumable ---- */
 
-/* Lines "layer value tokens flops"; a torn last line is left out. */
+/* Lines "layer value tokens flops"; a torn last line is cut off the file, so that the next one does not continue it. */
 static int read_kept(const struct select_input *in, const char *path, struct per_layer *out, bool *have, struct err *e)
 {
     struct str s = STR_INIT;
     if (!file_exists(path))
         return 0;
     TRY(file_read(path, 1 << 20, &s, e));
+    const char *torn = s.p ? strrchr(s.p, '\n') : NULL;
+    size_t whole = torn ? (size_t)(torn + 1 - s.p) : 0;
+    if (whole < s.len && file_write(path, str_c(&s), whole, e) != 0) {
+        str_free(&s);
+        return -1;
+    }
     for (char *line = s.p, *nl; line && (nl = strchr(line, '\n')); line = nl + 1) {
         char *at = line, *end;
         *nl = 0;

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Selection from the command line on the bundled teacher: bad input is refused before anything runs, selection.json says what it should, scores serve other budgets, an uninformative probe trains nothing.
+set -u
+bin=${DASHLAB_BIN:-}
+[ -n "$bin" ] && [ -x "$bin" ] || { echo "SKIPPED: no dashlab executable (DASHLAB_BIN)"; exit 77; }
+cd "${DASHLAB_SRC:-.}" || exit 1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+teacher=experiments/tiny/teacher
+checks=0 failed=0
+fail() {
+    failed=$((failed + 1))
+    printf 'failed: %s\n' "$*"
+}
+# run CODE ARGS...
+run() {
+    local want=$1 got
+    shift
+    args=$*
+    "$bin" "$@" >"$work/out.txt" 2>"$work/err.txt" </dev/null
+    got=$?
+    checks=$((checks + 1))
+    [ "$got" = "$want" ] || fail "dashlab $args: exit $got, expected $want: $(tail -3 "$work/err.txt")"
+}
+says() {
+    checks=$((checks + 1))
+    grep -qF -- "$1" "$work/err.txt" || fail "dashlab $args: stderr lacks '$1': $(tail -3 "$work/err.txt")"
+}
+# has FILE TEXT
+has() {
+    checks=$((checks + 1))
+    grep -qF -- "$2" "$1" || fail "'$1' lacks '$2'"
+}
+sel() { # CODE NAME ARGS...: select into $work/NAME
+    local code=$1 name=$2
+    shift 2
+    run "$code" select --model $teacher --out "$work/$name" --quiet "$@"
+}
+
+# budgets and missing inputs, before any work: no run directory is made
+sel 2 x --method lm-ppl --data nowhere --budget 0; says "needs a budget of at least 1 layer"
+sel 2 x --method kv --budget 12; says "budget 12 is outside 1..11"
+sel 2 x --method kv --budget 13; says "budget 13 is outside 1..11"
+sel 2 x --method smart --data nowhere --budget 3; says "needs 'linear' (a Stage-1 run)"
+sel 2 x --method halo --linear nowhere --budget 3; says "needs 'data'"
+checks=$((checks + 1))
+[ ! -e "$work/x" ] || fail "a refused selection left a run directory"
+sel 2 x1 --method published --of ga-s2 --budget 3; says "there is no published set for 'teacher' with 12 layers"
+sel 2 x2 --method published --of ga-s2 --published-model Qwen2.5-3B-Instruct --budget 5; says "no published set"
+sel 2 x3 --method custom --layers 0,0; says "stands there twice"
+sel 2 x4 --method custom --layers 0,12; says "'12' is not a layer (0..11)"
+sel 2 x5 --method uniform --budget 3 --exclude 12; says "excluded layer 12 is outside 0..11"
+sel 2 x6 --method uniform --budget 3 --exclude 1,1; says "excluded twice"
+sel 2 x7 --method avg-s1 --budget 3; says "needs --first"
+
+# scores of one run at another budget
+sel 0 r3 --method random --budget 3 --seed 5
+has "$work/r3/out/selection.json" '"ranking"'
+has "$work/r3/out/selection.json" '"seed": 5'
+sel 0 r5 --method random --budget 5 --scores "$work/r3"
+has "$work/r5/out/selection.json" '"scores_reused": true'
+sel 0 r5n --method random --budget 5 --seed 5
+checks=$((checks + 1))
+cmp -s "$work/r5/out/identity.txt" "$work/r5n/out/identity.txt" || fail "scores cut again give another set than the method"
+sel 3 x8 --method random --budget 3 --scores "$work/r5n/nothing-here"; says "selection.json"
+sel 2 x9 --method kv --budget 3 --scores "$work/r3"; says "the scores are of method 'random', not 'kv'"
+sel 0 u3 --method uniform --budget 3
+sel 2 x10 --method uniform --budget 5 --scores "$work/u3"; says "has no scores"
+sel 2 x11 --method avg-s1 --budget 3 --first "$work/r3" --second "$work/r3"; says "method 'avg-s1' averages 'ga-s1' there"
+
+# a raw probe that this teacher fails: recorded, and nothing is trained for it
+sel 0 vt --method vt --budget 3 --prompts 2 --max-new 8
+has "$work/vt/out/selection.json" '"uninformative": true'
+has "$work/vt/out/selection.json" '"base_accuracy": 0.0'
+has "$work/vt/out/identity.txt" 'filled false'
+checks=$((checks + 1))
+[ "$(wc -l <"$work/vt/out/prompts.jsonl")" = 2 ] || fail "prompts.jsonl does not hold the two prompts"
+
+# Stage 1 of another teacher, or with another expansion
+mkdir -p "$work/text"
+head -c 60000 ruler/data/wonderwords-2.2.0/nounlist.txt >"$work/text/words.txt"
+run 0 data pack --model $teacher --text "$work/text" --seq 128 --out "$work/pack" --quiet
+run 0 align --model $teacher --data "$work/pack" --tokens 1k --batch 1 --micro 1 --heldout 1 --out "$work/align" --quiet
+sel 0 smart --method smart --linear "$work/align" --data "$work/pack" --rows 1 --budget 3
+has "$work/smart/out/selection.json" '"flops_backward": 0.0'
+sel 0 smart6 --method smart --linear "$work/align" --data "$work/pack" --rows 1 --budget 6 --scores "$work/smart"
+sel 3 x12 --method smart --linear "$work/align" --data "$work/pack" --rows 1 --budget 3 --kv-expand row; says "KV expansion 'head', 'row' is asked for"
+cp -r "$work/align/out" "$work/other"
+sed -i 's/"sha256": "[0-9a-f]*"/"sha256": "0000000000000000000000000000000000000000000000000000000000000000"/' "$work/other/config.json"
+has "$work/other/config.json" '"sha256": "0000'
+sel 3 x13 --method smart --linear "$work/other" --data "$work/pack" --rows 1 --budget 3; says "this Stage 1 was made from another teacher"
+run 1 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers "$work/vt" --tokens 0 --heldout 1 --out "$work/d" --quiet; says "uninformative probe"
+
+echo "$checks checks, $failed failed"
+[ "$failed" = 0 ]
