@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench_infer.h"
 #include "cli/bench_ruler.h"
 #include "cli/bench_step.h"
 #include "cli/ids.h"
@@ -433,6 +434,7 @@ int cmd_bench(int argc, char **argv, struct err *e)
     static const struct cmd subs[] = {{"op", "single operators, beside OpenBLAS if asked", bench_cmd_op},
                                       {"step", "one training step of stage 1, 2 or 3", bench_cmd_step},
                                       {"prefill", "forward over a prompt", bench_cmd_prefill},
+                                      {"infer", "prefill and decoding over contexts, with memory", bench_cmd_infer},
                                       {"ruler", "making of RULER's samples, by part", bench_cmd_ruler}};
     if (argc < 1 || argv[0][0] == '-') /* no sub command: options or nothing */
         return bench_summary(argc, argv, e);

@@ -156,6 +156,17 @@ sel 0 4 --force; prints '"asked": 4'
 run 0 verify "$work/sel"
 run 2 select --method uniform --budget 99 --model experiments/tiny/teacher --out "$work/sel99" --quiet; says "budget 99 is outside 1..11" # a failed stage keeps its exit code
 
+# --- inference bench: memory is predicted before it is used; a limit below it is a row, not a failure ---
+run 0 bench infer --context 48 --batch 2 --decode 2 --reps 1 --warmup 0 --layers "full:2 window:3" --window 16 --json
+num() { sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" <<<"$out" | head -1; }
+checks=$((checks + 1))
+[ "$(num predicted_bytes)" -ge "$(num prefill_peak_bytes)" ] && [ "$(num predicted_bytes)" -ge "$(num decode_peak_bytes)" ] && [ "$(num predicted_bytes)" -le $((2 * $(num prefill_peak_bytes))) ] ||
+    { failed=$((failed + 1)); echo "bench infer: predicted $(num predicted_bytes), peaks $(num prefill_peak_bytes) $(num decode_peak_bytes)"; }
+run 0 bench infer --context 48 --memory-limit 1MiB; prints "out of memory: predicted"
+run 2 bench infer --context 0; says "a list of lengths"
+run 2 bench infer --memory-limit much; says "is no size"
+run 3 bench infer --model "$work/none"; says "qwen2.5-3b"
+
 # --- run folders: partial ones are listed and pruned, complete ones stay ---
 mkdir -p "$work/runs/half"
 echo "schema 1" >"$work/runs/half/key.txt"

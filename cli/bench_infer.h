@@ -1,0 +1,38 @@
+/*
+ * Inference, timed: a batch of prompts of random ids is computed (prefill: every prompt, up to the logits of its last token), then decoded greedily. For `dashlab bench infer` [DASH Appendix, Tables 11 to 13].
+ * Models: a path, or a named shape with random weights; hybrids of either by a layer spec (linear mixers as Stage 1 starts them).
+ */
+#ifndef CLI_BENCH_INFER_H
+#define CLI_BENCH_INFER_H
+
+#include "model/cache.h"
+#include "model/model.h"
+
+enum { INFER_MAX_REPS = 64 };
+struct infer_opts {
+    int64_t context, decode;  /* tokens of a prompt; tokens decoded after it */
+    int32_t batch;
+    int warmup, reps;
+    int64_t piece;            /* most prompt tokens in one forward */
+    double limit_bytes;       /* device memory that may be used; 0 = no limit */
+    uint64_t seed;
+};
+struct infer_time {
+    double median, lo, hi;    /* seconds; lo, hi: quartiles */
+};
+struct infer_run {
+    bool fits;                /* false: not tried, need_bytes is above the limit */
+    double need_bytes;        /* predicted: weights, activations, cache */
+    double weight_bytes, cache_bytes, prefill_peak, decode_peak;
+    double prefill_flops;     /* counted, the whole batch */
+    struct infer_time prefill, step; /* one prefill of the batch; one decoded token of every sequence */
+};
+int bench_infer(struct model *m, const struct infer_opts *o, struct infer_run *out, struct err *e);
+
+/* "qwen2.5-0.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b", "llama-3.2-1b", "smollm2-135m": the shape's configuration; false for another name. */
+bool infer_shape(const char *name, struct mcfg *c);
+const char *const *infer_shape_names(void);
+
+int bench_cmd_infer(int argc, char **argv, struct err *e);
+
+#endif
