@@ -42,7 +42,7 @@ int selector_check(const struct selector *s, const struct select_input *in, stru
     if (in->scores) {
         if (strcmp(in->scores->method, s->name))
             return ERR(e, E_USAGE, "select: the scores are of method '%s', not '%s'", in->scores->method, s->name);
-        if (!in->scores->has_score)
+        if (!in->scores->has_score && !in->scores->uninformative)
             return ERR(e, E_USAGE, "select: the run given as --scores (method '%s') has no scores", s->name);
         if (in->scores->layers != in->layers)
             return ERR(e, E_USAGE, "select: the scores are for %d layers, the model has %d", in->scores->layers, in->layers);
@@ -63,7 +63,8 @@ int selector_check(const struct selector *s, const struct select_input *in, stru
 static int place_again(const struct selector *s, const struct select_input *in, struct selection *out, struct err *e)
 {
     memcpy(out->score, in->scores->score, sizeof out->score);
-    out->has_score = out->reused = true;
+    out->reused = true;
+    out->has_score = in->scores->has_score;
     out->tokens = in->scores->tokens;
     out->flops_forward = in->scores->flops_forward;
     out->flops_backward = in->scores->flops_backward;
@@ -72,6 +73,10 @@ static int place_again(const struct selector *s, const struct select_input *in, 
     out->uninformative = in->scores->uninformative;
     out->seed = in->scores->seed;
     snprintf(out->variant, sizeof out->variant, "%s", in->scores->variant);
+    for (int l = 0; l < in->layers; l++)
+        out->kind[l] = MIX_GDN;
+    if (out->uninformative)
+        return 0;
     if (s->place)
         return s->place(in, out, e);
     selection_top(out, in->budget, in->exclude);

@@ -98,6 +98,7 @@ static void print_json(const struct repro *r, const struct plan_summary *s, cons
     jw_ki64(&w, "up_to_date", s->up_to_date);
     jw_ki64(&w, "ran", s->ran);
     jw_ki64(&w, "failed", s->failed);
+    jw_ki64(&w, "declined", s->declined);
     jw_kstr(&w, "verdict", verdict);
     jw_end_obj(&w);
     printf("%s\n", str_c(&out));
@@ -120,7 +121,7 @@ static int reproduce_run(struct repro *r, struct err *e)
     if (rc == 0 && r->c.json)
         print_json(r, &s, str_c(&verdict));
     else if (rc == 0) {
-        printf("%d stages: %d up to date, %d ran (%d resumed), %d failed; %s, results in %s/%s/%s\n", s.total, s.up_to_date, s.ran, s.resumed, s.failed, r->env.rt.be ? r->env.rt.be->desc : "nothing computed",
+        printf("%d stages: %d up to date, %d ran (%d resumed), %d failed, %d declined; %s, results in %s/%s/%s\n", s.total, s.up_to_date, s.ran, s.resumed, s.failed, s.declined, r->env.rt.be ? r->env.rt.be->desc : "nothing computed",
                r->out, r->m.name, r->m.scale);
         printf("RESULT (%s scale%s): %s\n", r->m.scale, strcmp(r->m.scale, "paper") ? ", not the paper's setting" : "", verdict.len ? str_c(&verdict) : "no report asked for");
     }

@@ -122,6 +122,8 @@ static int run_single(struct plan *p, const struct stage_flags *f, bool json, st
     struct run_options ro = {.force = f->force};
     struct err first = ERR_INIT;
     int rc = plan_run(p, &ro, &sum, &first);
+    if (rc == 0 && sum.declined)
+        return ERR(e, E_CHECK, "%s", n->error);
     if (rc != 0 || sum.failed) {
         *e = first;
         if (n->error)

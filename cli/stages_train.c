@@ -349,7 +349,7 @@ static const struct param_spec distill_params[] = {
     {.name = "init_from", .type = PT_REF, .def = "", .help = "go on from a finished run's hybrid"},
     P_POSITIONS, P_ROWS, P_SEED, P_CKPT};
 
-static int read_layers(const struct node *n, int layers, enum mixer_kind *kind, struct err *e)
+static int read_layers(const struct node *n, struct run *r, int layers, enum mixer_kind *kind, struct err *e)
 {
     char path[1024], file[1024];
     struct selection s;
@@ -359,6 +359,7 @@ static int read_layers(const struct node *n, int layers, enum mixer_kind *kind, 
     TRY(selection_load(&s, file, e));
     if (s.layers != layers)
         return ERR(e, E_INPUT, "'%s' is a choice for %d layers, the model has %d", file, s.layers, layers);
+    r->declined = s.uninformative;
     if (s.uninformative)
         return ERR(e, E_CHECK, "uninformative probe: the teacher gets %.1f %% of the prompts of '%s' right, below 20 %%; nothing is trained for it ('%s')", 100 * s.base, s.method, file);
     if (!s.filled && (!strcmp(node_str(n, "unfilled"), "refuse") || s.budget > (double)s.asked))
@@ -375,7 +376,7 @@ static int distill_go(struct env *env, const struct node *n, struct run *r, stru
     struct distill_opts o = {.tau = node_f64(n, "tau"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .heldout = w->heldout};
     struct distill_result out;
     struct result res;
-    TRY(read_layers(n, (int)w->teacher->cfg.L, kind, e));
+    TRY(read_layers(n, r, (int)w->teacher->cfg.L, kind, e));
     for (int64_t l = 0; l < w->teacher->cfg.L; l++)
         ops[l] = MIX_BIT(kind[l]);
     struct assemble_opts ao = {.ops = ops, .window = node_i64(n, "window"), .copy = true};

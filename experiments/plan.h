@@ -19,6 +19,7 @@ struct node {
     const char *inputs_text;   /* lines of the input files it uses */
     enum run_state state;
     const char *error;         /* failed in this session, or a dependency did */
+    bool declined;             /* error is a reason not to make it (an uninformative probe), not a failure */
     struct stage_cost cost;
 };
 struct plan {
@@ -65,9 +66,10 @@ struct run_options {
     void *ctx;
 };
 struct plan_summary {
-    int total, up_to_date, resumed, ran, failed, unknown;
+    int total, up_to_date, resumed, ran, failed, unknown, declined;
 };
-/* Runs what is missing. A failed node fails its dependants only; the rest is made. Interrupted: E_INTERRUPTED at once. Failures: 0 is returned, summary.failed says how many, and e holds the first one. */
+/* Runs what is missing. A failed node fails its dependants only; the rest is made. Interrupted: E_INTERRUPTED at once. Failures: 0 is returned, summary.failed says how many, and e holds the first one. Nodes that decline,
+   and those that need them, are counted in summary.declined alone. */
 int plan_run(struct plan *p, const struct run_options *o, struct plan_summary *s, struct err *e);
 /* One line a node: state, key, tokens, FLOPs, memory, time, and why it must run. */
 void plan_print(const struct plan *p, bool dot, struct str *out);

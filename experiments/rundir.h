@@ -18,6 +18,7 @@ enum run_state { RUN_NEW, RUN_PARTIAL, RUN_COMPLETE, RUN_OTHER /* holds another 
 struct run {
     char dir[1024], out[1024], work[1024], key[65];
     double t0_unix, t0, before_s; /* seconds of earlier, interrupted attempts */
+    bool declined;                /* set by a kind that fails because there is nothing to do: its error is the reason, not a failure */
 };
 
 void run_key(const char *key_text, char key[65]);

@@ -26,13 +26,17 @@ static void mark_wanted(const struct plan *p, const char *only, bool *want)
     }
 }
 
+/* One that failed, else one that declined. */
 static const struct node *failed_dependency(const struct node *n)
 {
+    const struct node *declined = NULL;
     for (size_t i = 0; i < n->kind->n_params; i++)
         for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
-            if (n->ref[i][k]->error)
+            if (n->ref[i][k]->error && !n->ref[i][k]->declined)
                 return n->ref[i][k];
-    return NULL;
+            else if (n->ref[i][k]->error)
+                declined = n->ref[i][k];
+    return declined;
 }
 
 static int run_node(struct plan *p, struct node *n, bool force, int at, int total, struct err *e)
@@ -45,6 +49,7 @@ static int run_node(struct plan *p, struct node *n, bool force, int at, int tota
     TRY(rc);
     log_info("[%d/%d] %s %s%s%s", at, total, n->stage->id, n->point, n->state == RUN_PARTIAL ? " (resumed)" : "", "");
     if (n->kind->run(p->reg->env, n, &r, e) != 0) {
+        n->declined = r.declined;
         run_abort(&r, e->code);
         return -1;
     }
@@ -58,7 +63,8 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
     const struct node *bad = failed_dependency(n);
     if (bad) {
         n->error = arena_printf(&p->arena, "'%s' (%s): %s", bad->stage->id, bad->point, bad->error);
-        s->failed++;
+        n->declined = bad->declined;
+        *(n->declined ? &s->declined : &s->failed) += 1;
         return 0;
     }
     bool known;
@@ -80,6 +86,11 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
             return -1;
         }
         n->error = arena_strdup(&p->arena, ne.msg);
+        if (n->declined) {
+            s->declined++;
+            log_info("stage '%s' %s is not made: %s", n->stage->id, n->point, ne.msg);
+            return 0;
+        }
         s->failed++;
         log_msg(LOG_ERROR, "stage '%s' %s failed (exit code %d): %s", n->stage->id, n->point, ne.code, ne.msg);
         if (!e->code)

@@ -18,9 +18,10 @@ static const struct param_spec pick_params[] = {{.name = "from", .type = PT_REF,
 static const struct param_spec use_params[] = {{.name = "what", .type = PT_REF, .help = "pick stages", .fan = true},
                                                {.name = "extra", .type = PT_REFS, .def = "", .help = "more stages"},
                                                {.name = "seed", .type = PT_INT, .def = "0", .help = "a seed"}};
+static const struct param_spec again_params[] = {{.name = "scores", .type = PT_REF, .def = "", .help = "a pick stage, all of it", .whole = true}};
 
 struct world {
-    int ran, fail_k; /* fail_k: 'pick' fails at this k */
+    int ran, fail_k, decline_k; /* 'pick' fails, declines at this k */
 };
 
 static int write_result(struct run *r, const char *text, struct err *e)
@@ -42,6 +43,9 @@ static int run_pick(void *env, const struct node *n, struct run *r, struct err *
     w->ran++;
     if (node_i64(n, "k") == w->fail_k)
         return ERR(e, E_NUMERIC, "pick: k = %d does not work", w->fail_k);
+    r->declined = node_i64(n, "k") == w->decline_k;
+    if (r->declined)
+        return ERR(e, E_CHECK, "pick: k = %d says nothing", w->decline_k);
     snprintf(id, sizeof id, "set %d\n", (int)node_i64(n, "k") / 10); /* 20 and 21 pick the same set */
     TRY(file_write(path_join(path, r->out, "identity.txt"), id, strlen(id), e));
     return write_result(r, "{\"set\": \"x\"}\n", e);
@@ -62,7 +66,8 @@ static int plan_make_cost(void *env, const struct node *n, struct stage_cost *c,
 static const struct stage_kind kind_make = {.name = "make", .about = "makes", .version = 1, .params = make_params, .n_params = ARRAY_LEN(make_params), .plan = plan_make_cost, .run = run_make};
 static const struct stage_kind kind_pick = {.name = "pick", .about = "picks", .version = 1, .params = pick_params, .n_params = ARRAY_LEN(pick_params), .by_content = true, .run = run_pick};
 static const struct stage_kind kind_use = {.name = "use", .about = "uses", .version = 1, .params = use_params, .n_params = ARRAY_LEN(use_params), .run = run_use};
-static const struct stage_kind *const kinds[] = {&kind_make, &kind_pick, &kind_use};
+static const struct stage_kind kind_again = {.name = "again", .about = "uses what is not in the identity", .version = 1, .params = again_params, .n_params = ARRAY_LEN(again_params), .run = run_use};
+static const struct stage_kind *const kinds[] = {&kind_make, &kind_pick, &kind_use, &kind_again};
 static const char *const report_words[] = {"table"};
 static struct world world;
 static const struct registry reg = {.kinds = kinds, .n = ARRAY_LEN(kinds), .env = &world, .report_kinds = report_words, .n_report_kinds = 1};
@@ -276,6 +281,43 @@ static void test_run_plan(void)
     close_plan(&m, &p);
 }
 
+/* k = 20 and 21 pick the same set, but they are not the same run: what takes a run whole runs for each. */
+static void test_whole(void)
+{
+    struct manifest m;
+    struct plan p;
+    struct plan_summary s;
+    struct run_options o = {.only = ""};
+    open_plan(&m, &p, HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 78}\n  - {id: p20, kind: pick, from: one, k: 20}\n  - {id: p21, kind: pick, from: one, k: 21}\n"
+                           "  - {id: a, kind: again, scores: p20}\n  - {id: b, kind: again, scores: p21}\n  - {id: c, kind: again, scores: p20}\n", "tiny");
+    world = (struct world){0};
+    CHECK_OK(plan_run(&p, &o, &s, e));
+    CHECK(s.ran == 5 && s.up_to_date == 1);
+    CHECK(strcmp(nth(&p, "a", 0)->key, nth(&p, "b", 0)->key) && !strcmp(nth(&p, "a", 0)->key, nth(&p, "c", 0)->key));
+    close_plan(&m, &p);
+}
+
+/* A stage that declines, and what needs it, is no failure; one that fails beside it is. */
+static void test_declined(void)
+{
+    struct manifest m;
+    struct plan p;
+    struct plan_summary s;
+    struct run_options o = {.only = ""};
+    struct err first = ERR_INIT;
+    open_plan(&m, &p, HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 79}\n  - {id: pick, kind: pick, from: one, points: [{k: 150}, {k: 160}, {k: 170}]}\n  - {id: use, kind: use, what: pick}\n", "tiny");
+    world = (struct world){.decline_k = 150};
+    CHECK(plan_run(&p, &o, &s, &first) == 0);
+    CHECK(s.declined == 2 && s.failed == 0 && s.ran == 5 && first.code == E_OK);
+    CHECK(nth(&p, "use", 0)->declined && strstr(nth(&p, "use", 0)->error, "k = 150 says nothing"));
+    close_plan(&m, &p);
+    open_plan(&m, &p, HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 80}\n  - {id: pick, kind: pick, from: one, points: [{k: 150}, {k: 160}]}\n  - {id: use, kind: use, what: pick}\n", "tiny");
+    world = (struct world){.decline_k = 150, .fail_k = 160};
+    CHECK(plan_run(&p, &o, &s, &first) == 0);
+    CHECK(s.declined == 2 && s.failed == 2 && first.code == E_NUMERIC && !nth(&p, "use", 1)->declined);
+    close_plan(&m, &p);
+}
+
 static void test_failure(void)
 {
     struct manifest m;
@@ -405,6 +447,8 @@ int main(void)
     test_expand();
     test_keys();
     test_run_plan();
+    test_whole();
+    test_declined();
     test_failure();
     test_single();
     test_rundir();

@@ -512,6 +512,11 @@ static void test_bad(void)
     had.layers = 12;
     had.has_score = false;
     CHECK_ERR(selector_run(&sel_lm_ppl, &in, &out, e), E_USAGE, "has no scores");
+    had.uninformative = had.has_base = true; /* a probe that says nothing says it at any budget */
+    had.base = 0.125;
+    CHECK_OK(selector_run(&sel_lm_ppl, &in, &out, e));
+    CHECK(out.uninformative && !out.filled && out.has_base && out.base == 0.125 && !out.has_score && out.budget == 0);
+    had.uninformative = false;
     had.has_score = true;
     had.score[4] = NAN;
     CHECK_ERR(selector_run(&sel_lm_ppl, &in, &out, e), E_NUMERIC, "score of layer 4");
