@@ -33,6 +33,10 @@ static int check_budget(const struct selector *s, const struct select_input *in,
     if (s != &sel_custom && (in->budget < 1 || in->budget > most))
         return ERR(e, E_USAGE, "select: budget %d is outside 1..%d (%d layers%s; for none or all, use method 'custom' with 'none' or 'all')", in->budget, most, in->layers,
                    excluded ? ", some of them excluded" : "");
+    if (in->windows && (s == &sel_custom || s == &sel_published))
+        return ERR(e, E_USAGE, "select: method '%s' takes no --windows; write a custom set, for example \"full:0,5 window:2\"", s->name);
+    if (in->windows < 0 || in->windows > in->layers - excluded - in->budget)
+        return ERR(e, E_USAGE, "select: %d Window layers beside %d Full ones do not fit %d layers%s", in->windows, in->budget, in->layers, excluded ? " less the excluded ones" : "");
     return 0;
 }
 
@@ -83,6 +87,29 @@ static int place_again(const struct selector *s, const struct select_input *in, 
     return 0;
 }
 
+/* The rule of uniform.c over the layers that are neither kept nor excluded. */
+static void even_windows(const struct select_input *in, struct selection *out)
+{
+    int rest[MAX_LAYERS], n = 0;
+    for (int l = 0; l < in->layers; l++)
+        if (out->kind[l] == MIX_GDN && !(in->exclude && in->exclude[l]))
+            rest[n++] = l;
+    int step = in->windows > 1 ? (n - 1) / (in->windows - 1) : 1;
+    for (int i = 0; i < in->windows; i++)
+        out->kind[rest[i * step]] = MIX_WINDOW;
+}
+
+static void ranked_windows(const struct select_input *in, struct selection *out)
+{
+    int order[MAX_LAYERS], left = in->windows;
+    selection_order(out, order);
+    for (int i = 0; i < in->layers && left > 0; i++)
+        if (out->kind[order[i]] == MIX_GDN && !(in->exclude && in->exclude[order[i]])) {
+            out->kind[order[i]] = MIX_WINDOW;
+            left--;
+        }
+}
+
 int selector_run(const struct selector *s, const struct select_input *in, struct selection *out, struct err *e)
 {
     *out = (struct selection){.layers = in->layers, .version = s->version, .asked = in->budget, .seed = in->seed, .filled = true};
@@ -99,7 +126,12 @@ int selector_run(const struct selector *s, const struct select_input *in, struct
     for (int l = 0; out->has_score && l < out->layers; l++)
         if (!finite_f64(out->score[l]))
             return ERR(e, E_NUMERIC, "select: method '%s': the score of layer %d is not finite", s->name, l);
-    out->budget = layers_budget(out->kind, out->layers, 0);
+    if (in->windows > 0 && !out->uninformative) {
+        (out->has_score ? ranked_windows : even_windows)(in, out);
+        n = strlen(out->variant);
+        snprintf(out->variant + n, sizeof out->variant - n, "%s%d Window", n ? ", " : "+", in->windows);
+    }
+    out->budget = layers_budget(out->kind, out->layers, in->window_cost);
     if (out->flops_forward == 0 && out->flops_backward == 0)
         out->flops_forward = in->be ? in->be->flops - f0 : 0;
     if (out->uninformative)

@@ -19,6 +19,8 @@ struct select_input {
     uint64_t seed;
     enum positions positions;
     const bool *exclude;          /* [layers]: stay Linear; NULL = none */
+    int windows;                  /* controls of the operator space: as many more layers become Window, next in rank (Uniform: evenly spaced among the rest); 0 = none */
+    double window_cost;           /* w/T of one of them in the budget */
     const char *of, *model, *sets_path; /* published: selector, model name (NULL = by the teacher's shape), index_sets.tsv */
     const char *spec;             /* custom: layer list */
     const struct selection *scores;         /* of an earlier run of the same method, or NULL: cut again instead of computing */

@@ -37,6 +37,8 @@ static const struct param_spec select_params[] = {
     {.name = "second", .type = PT_REF, .def = "", .help = "avg-s1, avg-s2: the GR run", .whole = true},
     {.name = "kv_expand", .type = PT_WORD, .def = "any", .words = any_expand_words, .help = "the KV expansion that the Stage-1 run must have"},
     {.name = "exclude", .type = PT_INTS, .def = "", .lo = 0, .hi = 255, .help = "layers that stay Linear whatever the method says"},
+    {.name = "windows", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 255, .help = "as many more layers become Window: next in rank, or evenly spaced (a control of the operator space)"},
+    {.name = "window_cost", .type = PT_NUM, .def = "0.125", .lo = 0, .hi = 1, .help = "w/T of a Window layer in the budget"},
     {.name = "of", .type = PT_STR, .def = "", .help = "published: whose set"},
     {.name = "published_model", .type = PT_STR, .def = "", .help = "published: for which model (default: the one the teacher's folder is called)"},
     {.name = "layers", .type = PT_STR, .def = "", .help = "custom: the set, e.g. \"full:0,5 window:2\""},
@@ -131,7 +133,7 @@ static int select_go(struct env *env, const struct node *n, struct run *r, struc
     TRY(select_exclude(n, w->teacher->cfg.L, exclude, &any, e));
     struct select_input in = {.be = env->rt.be, .teacher = w->teacher, .lin = w->lin, .data = w->data.ids ? &w->data : NULL, .cache = w->hidden, .layers = (int)w->teacher->cfg.L,
                               .budget = (int)node_i64(n, "budget"), .row_lo = node_i64(n, "row_lo"), .row_hi = node_i64(n, "row_lo") + node_i64(n, "rows"), .micro = node_i64(n, "micro"),
-                              .seed = (uint64_t)node_i64(n, "seed"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .exclude = any ? exclude : NULL, .of = node_str(n, "of"),
+                              .seed = (uint64_t)node_i64(n, "seed"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .exclude = any ? exclude : NULL, .of = node_str(n, "of"), .windows = (int)node_i64(n, "windows"), .window_cost = node_f64(n, "window_cost"),
                               .model = node_str(n, "published_model"), .sets_path = sets, .spec = node_str(n, "layers"), .scores = from->have[0] ? &from->of[0] : NULL,
                               .first = from->have[1] ? &from->of[1] : NULL, .second = from->have[2] ? &from->of[2] : NULL, .out_dir = r->out, .work_dir = r->work,
                               .probe = {.ruler = !strcmp(node_str(n, "probe_form"), "ruler"), .prompts = node_i64(n, "prompts"), .max_new = node_i64(n, "max_new"), .length = node_i64(n, "length"),

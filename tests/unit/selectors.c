@@ -527,6 +527,34 @@ static void test_bad(void)
     CHECK_ERR(selector_run(&sel_custom, &in, &out, e), E_USAGE, "not a layer");
 }
 
+static void test_windows(void)
+{
+    /* ranking 4,1,3,0,2,5; two Full, then two Window */
+    struct selection had = {.method = "lm-ppl", .layers = 6, .score = {3, 8, 2, 5, 9, 1}, .has_score = true}, out;
+    static const bool not3[6] = {[3] = true};
+    struct select_input in = {.layers = 6, .budget = 2, .windows = 2, .window_cost = 0.125, .scores = &had};
+    struct str t = STR_INIT;
+    CHECK_OK(selector_run(&sel_lm_ppl, &in, &out, e));
+    layers_text(out.kind, 6, &t);
+    CHECK_STR(str_c(&t), "full:1,4 window:0,3");
+    CHECK_STR(out.variant, "+2 Window");
+    CHECK(out.budget == 2.25);
+    in.exclude = not3;
+    CHECK_OK(selector_run(&sel_lm_ppl, &in, &out, e));
+    CHECK(out.kind[3] == MIX_GDN && out.kind[0] == MIX_WINDOW && out.kind[2] == MIX_WINDOW);
+    in = (struct select_input){.layers = 12, .budget = 3, .windows = 3, .window_cost = 0.125};
+    CHECK_OK(selector_run(&sel_uniform, &in, &out, e)); /* Full 0,5,10; of 1,2,3,4,6,7,8,9,11 the places 0,4,8 */
+    str_clear(&t);
+    layers_text(out.kind, 12, &t);
+    CHECK_STR(str_c(&t), "full:0,5,10 window:1,6,11");
+    str_free(&t);
+    in.windows = 10;
+    CHECK_ERR(selector_run(&sel_uniform, &in, &out, e), E_USAGE, "10 Window layers beside 3 Full ones do not fit 12 layers");
+    in.windows = 1;
+    in.spec = "0";
+    CHECK_ERR(selector_run(&sel_custom, &in, &out, e), E_USAGE, "takes no --windows");
+}
+
 static void test_published(void)
 {
     struct select_input in = {.layers = 36, .budget = 5, .of = "ga-s2", .model = "Qwen2.5-3B-Instruct", .sets_path = SETS};
@@ -577,6 +605,7 @@ int main(void)
     test_aliases();
     test_rules();
     test_bad();
+    test_windows();
     test_published();
     test_registry();
     return test_end();
