@@ -34,7 +34,7 @@ extern "C" {
 typedef __nv_bfloat16 bf16;
 
 enum { CUDA_RETIRED = 16 };
-struct cuda_gemm_cache;
+struct cuda_lt;
 struct cuda_backend {
     int device, sms, cc; /* cc = 10 * major + minor */
     size_t smem_optin;   /* dynamic shared memory a block may ask for, after cudaFuncSetAttribute */
@@ -47,15 +47,13 @@ struct cuda_backend {
     void *retired[CUDA_RETIRED]; /* blocks outgrown during the current op, freed when the next begins */
     size_t retired_bytes[CUDA_RETIRED];
     int n_retired;
-    /* cuBLASLt: its own workspace of fixed size, so that results repeat. */
-    cublasLtHandle_t lt;
-    void *lt_ws;
-    size_t lt_ws_bytes;
-    struct cuda_gemm_cache *gemms;
-    /* What is named when something fails. */
-    const char *op;
-    char shape[96];
-    bool sync_each; /* $DASHLAB_CUDA_SYNC: wait after each op, so that an error names the op that made it */
+    struct cuda_lt *lt; /* gemm.cu */
+    /* What is named when something fails: the op that runs, with its descriptor while it does; the first begun since the last wait. */
+    const char *op, *first_op;
+    enum op_id op_id;
+    const void *desc;
+    int64_t ops_begun;
+    bool sync_each; /* $DASHLAB_CUDA_SYNC=1: wait after each op, so that an error names the op that made it */
 };
 static inline struct cuda_backend *cuda_of(struct backend *be)
 {
@@ -71,7 +69,11 @@ template <typename T> static inline T *cuda_ws_of(struct backend *be, int64_t n)
 }
 /* Sets the sticky error for a failed call: op, shape, call and CUDA's words. */
 void cuda_fail(struct backend *be, cudaError_t rc, const char *what);
-void cuda_fail_lt(struct backend *be, cublasStatus_t rc, const char *what);
+/* "op 'gemm' (c 512x64 f32, a ...)" of the op that runs, for messages. */
+void cuda_op_text(const struct backend *be, char *dst, size_t cap);
+/* Matrix products: opened and closed with the backend. */
+int cuda_lt_open(struct backend *be, struct err *e);
+void cuda_lt_close(struct backend *be);
 #define CUDA_OK(be, call)                                                                                                                  \
     do {                                                                                                                                   \
         cudaError_t rc_ = (call);                                                                                                          \

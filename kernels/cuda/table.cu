@@ -1,0 +1,329 @@
+/* The backend frame: opening and closing, memory, the workspace, the table of ops, and what is said when the device fails. */
+#include "kernels/cuda/cuda.h"
+
+#include <algorithm>
+
+/* ---- errors ---- */
+
+static void dims_text(const struct op_views *o, char *dst, size_t cap)
+{
+    size_t used = 0;
+    dst[0] = 0;
+    for (int i = 0; i < o->n && used + 1 < cap; i++) {
+        const struct op_view *v = &o->v[i];
+        if (!v->v->p)
+            continue;
+        int n = snprintf(dst + used, cap - used, "%s%s %" PRId64 "x%" PRId64 " %s", used ? ", " : "", v->name, v->rows, v->width,
+                         dtype_name(v->v->dt));
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
+void cuda_op_text(const struct backend *be, char *dst, size_t cap)
+{
+    const struct cuda_backend *c = (const struct cuda_backend *)be->impl;
+    struct op_views o;
+    char dims[400];
+    if (!c->desc) {
+        snprintf(dst, cap, "outside an op");
+        return;
+    }
+    op_views_any(c->op_id, (const union op_any *)c->desc, &o);
+    dims_text(&o, dims, sizeof dims);
+    snprintf(dst, cap, "op '%s' (%s)", c->op, dims);
+}
+
+void cuda_fail(struct backend *be, cudaError_t rc, const char *what)
+{
+    char text[480];
+    cuda_op_text(be, text, sizeof text);
+    be_fail(be, E_ENV, "%s: %s: %s: %s (%s)", be->desc, text, what, cudaGetErrorString(rc), cudaGetErrorName(rc));
+    (void)cudaGetLastError();
+}
+
+/* A failure that shows up when the host waits: any op since the last wait may have made it. */
+static int wait_failed(struct backend *be, cudaError_t rc, struct err *e)
+{
+    struct cuda_backend *c = cuda_of(be);
+    (void)cudaGetLastError();
+    if (c->ops_begun == 0)
+        return ERR(e, E_ENV, "%s: the device failed outside an op: %s (%s)", be->desc, cudaGetErrorString(rc), cudaGetErrorName(rc));
+    return ERR(e, E_ENV,
+               "%s: the device failed in one of the %" PRId64 " ops from '%s' to '%s': %s (%s); set DASHLAB_CUDA_SYNC=1 to have the op and its shape named",
+               be->desc, c->ops_begun, c->first_op, c->op, cudaGetErrorString(rc), cudaGetErrorName(rc));
+}
+
+/* ---- memory ---- */
+
+static int out_of_memory(size_t bytes, cudaError_t rc, struct err *e)
+{
+    size_t available = 0, total = 0;
+    (void)cudaGetLastError();
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess)
+        (void)cudaGetLastError();
+    return ERR(e, E_ENV, "cannot allocate %.1f MiB: %s; %.1f of %.1f MiB are free on the device; use a smaller batch or sequence length",
+               (double)bytes / 1048576.0, rc == cudaErrorMemoryAllocation ? "out of memory" : cudaGetErrorString(rc),
+               (double)available / 1048576.0, (double)total / 1048576.0);
+}
+
+static int cuda_alloc(struct backend *be, size_t bytes, void **p, struct err *e)
+{
+    struct cuda_backend *c = cuda_of(be);
+    void *q = NULL;
+    size_t n = bytes ? bytes : 1;
+    cudaError_t rc = cudaMalloc(&q, n);
+    if (rc != cudaSuccess)
+        return out_of_memory(n, rc, e);
+    rc = cudaMemsetAsync(q, 0, n, c->stream);
+    if (rc != cudaSuccess) {
+        cudaFree(q);
+        return wait_failed(be, rc, e);
+    }
+    *p = q;
+    return 0;
+}
+
+static void cuda_free(struct backend *, void *p)
+{
+    if (cudaFree(p) != cudaSuccess) /* of an earlier op: the next wait says so */
+        (void)cudaGetLastError();
+}
+
+static void cuda_copy(struct backend *be, void *dst, const void *src, size_t bytes, enum copy_kind kind)
+{
+    struct cuda_backend *c = cuda_of(be);
+    const cudaMemcpyKind k = kind == COPY_TO_DEVICE ? cudaMemcpyHostToDevice : kind == COPY_TO_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice;
+    cudaError_t rc = bytes ? cudaMemcpyAsync(dst, src, bytes, k, c->stream) : cudaSuccess;
+    if (rc == cudaSuccess && kind != COPY_ON_DEVICE) /* the host's memory is the caller's again; it may be pinned */
+        rc = cudaStreamSynchronize(c->stream);
+    if (rc == cudaSuccess)
+        return;
+    struct err e;
+    wait_failed(be, rc, &e);
+    be_fail(be, e.code, "%s", e.msg);
+    if (kind == COPY_TO_HOST)
+        memset(dst, 0, bytes);
+}
+
+static void cuda_zero(struct backend *be, void *p, size_t bytes)
+{
+    cudaError_t rc = bytes ? cudaMemsetAsync(p, 0, bytes, cuda_of(be)->stream) : cudaSuccess;
+    if (rc != cudaSuccess)
+        cuda_fail(be, rc, "cudaMemsetAsync");
+}
+
+static int cuda_sync(struct backend *be, struct err *e)
+{
+    struct cuda_backend *c = cuda_of(be);
+    cudaError_t rc = cudaStreamSynchronize(c->stream);
+    if (rc != cudaSuccess)
+        return wait_failed(be, rc, e);
+    c->ops_begun = 0;
+    return 0;
+}
+
+static void count_bytes(struct backend *be, int64_t bytes)
+{
+    be->mem_used_bytes += bytes;
+    be->mem_peak_bytes = std::max(be->mem_peak_bytes, be->mem_used_bytes);
+}
+
+static void drop_retired(struct backend *be)
+{
+    struct cuda_backend *c = cuda_of(be);
+    for (int i = 0; i < c->n_retired; i++) {
+        cuda_free(be, c->retired[i]); /* waits for the kernels that use it */
+        count_bytes(be, -(int64_t)c->retired_bytes[i]);
+    }
+    c->n_retired = 0;
+}
+
+void *cuda_ws(struct backend *be, size_t bytes)
+{
+    struct cuda_backend *c = cuda_of(be);
+    const size_t need = (bytes + 255) & ~(size_t)255;
+    if (be->failed)
+        return NULL;
+    if (need > c->ws_cap - c->ws_used) {
+        struct err e;
+        void *p;
+        size_t cap = std::max(c->ws_used + need, (size_t)1 << 22); /* what this op has asked for so far, in one block the next time */
+        if (c->n_retired == CUDA_RETIRED) {
+            be_fail(be, E_ENV, "op '%s' asks for workspace more often than %d times", c->op, CUDA_RETIRED);
+            return NULL;
+        }
+        if (be->mem_limit_bytes && be->mem_used_bytes + (int64_t)cap > be->mem_limit_bytes) {
+            be_fail(be, E_ENV, "%s: op '%s' needs %.1f MiB of workspace with %.1f MiB in use; the limit is %.1f MiB", be->desc, c->op,
+                    (double)cap / 1048576.0, (double)be->mem_used_bytes / 1048576.0, (double)be->mem_limit_bytes / 1048576.0);
+            return NULL;
+        }
+        cudaError_t rc = cudaMalloc(&p, cap);
+        if (rc != cudaSuccess) {
+            char text[480];
+            cuda_op_text(be, text, sizeof text);
+            out_of_memory(cap, rc, &e);
+            be_fail(be, E_ENV, "%s: %s: workspace: %s", be->desc, text, e.msg);
+            return NULL;
+        }
+        count_bytes(be, (int64_t)cap);
+        if (c->ws) {
+            c->retired[c->n_retired] = c->ws;
+            c->retired_bytes[c->n_retired++] = c->ws_cap;
+        }
+        c->ws = (char *)p; /* ws_used keeps counting, so that the block is large enough for the whole op when it comes again */
+        c->ws_cap = cap;
+    }
+    void *out = c->ws + c->ws_used;
+    c->ws_used += need;
+    return out;
+}
+
+/* ---- the table ---- */
+
+static void op_begin(struct backend *be, enum op_id id, const void *desc)
+{
+    struct cuda_backend *c = cuda_of(be);
+    drop_retired(be);
+    c->ws_used = 0;
+    c->op = op_names[id];
+    c->op_id = id;
+    c->desc = desc;
+    if (c->ops_begun++ == 0)
+        c->first_op = c->op;
+}
+
+static void op_end(struct backend *be)
+{
+    struct cuda_backend *c = cuda_of(be);
+    cudaError_t rc = cudaPeekAtLastError();
+    if (rc == cudaSuccess && c->sync_each)
+        rc = cudaStreamSynchronize(c->stream);
+    if (rc != cudaSuccess)
+        cuda_fail(be, rc, "kernel");
+    c->desc = NULL;
+}
+
+#define X(op)                                                                                                                              \
+    static void run_##op(struct backend *be, const struct op_##op *d)                                                                      \
+    {                                                                                                                                      \
+        op_begin(be, OP_##op, d);                                                                                                          \
+        cuda_op_##op(be, d);                                                                                                               \
+        op_end(be);                                                                                                                        \
+    }
+BACKEND_OPS(X)
+#undef X
+
+static void cuda_close(struct backend *be)
+{
+    struct cuda_backend *c = cuda_of(be);
+    if (!c)
+        return;
+    if (c->stream)
+        cudaStreamSynchronize(c->stream);
+    cuda_lt_close(be);
+    drop_retired(be);
+    if (c->ws)
+        cudaFree(c->ws);
+    if (c->stream)
+        cudaStreamDestroy(c->stream);
+    (void)cudaGetLastError();
+    free(c);
+    be->impl = NULL;
+}
+
+static struct backend_ops make_table(void)
+{
+    struct backend_ops t;
+    t.name = "cuda";
+    t.close = cuda_close;
+    t.alloc = cuda_alloc;
+    t.free = cuda_free;
+    t.copy = cuda_copy;
+    t.zero = cuda_zero;
+    t.sync = cuda_sync;
+#define X(op) t.op = run_##op;
+    BACKEND_OPS(X)
+#undef X
+    return t;
+}
+static const struct backend_ops table = make_table();
+
+/* ---- opening ---- */
+
+__global__ void probe_kernel(int *out)
+{
+    *out = 1;
+}
+
+static int no_device(cudaError_t rc, int count, struct err *e)
+{
+    int driver = 0, runtime = 0;
+    (void)cudaGetLastError();
+    if (cudaDriverGetVersion(&driver) != cudaSuccess)
+        driver = 0;
+    if (cudaRuntimeGetVersion(&runtime) != cudaSuccess)
+        runtime = CUDART_VERSION;
+    (void)cudaGetLastError();
+    if (driver == 0)
+        return ERR(e, E_ENV, "no NVIDIA driver is loaded on this machine; use --device cpu");
+    if (driver < runtime && (rc == cudaErrorInsufficientDriver || rc == cudaErrorSystemDriverMismatch))
+        return ERR(e, E_ENV, "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d; update the driver or use --device cpu", driver / 1000,
+                   driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    if (rc == cudaSuccess && count == 0)
+        rc = cudaErrorNoDevice;
+    return ERR(e, E_ENV, "no CUDA device can be used: %s (%s); use --device cpu", cudaGetErrorString(rc), cudaGetErrorName(rc));
+}
+
+static int device_props(struct cuda_backend *c, struct err *e)
+{
+    cudaDeviceProp p;
+    cudaFuncAttributes attr;
+    cudaError_t rc = cudaGetDeviceProperties(&p, c->device);
+    if (rc != cudaSuccess)
+        return no_device(rc, 1, e);
+    snprintf(c->name, sizeof c->name, "%.63s", p.name);
+    c->cc = 10 * p.major + p.minor;
+    c->sms = p.multiProcessorCount;
+    c->smem_optin = p.sharedMemPerBlockOptin;
+    c->l2_bytes = p.l2CacheSize;
+    if (c->cc < 80)
+        return ERR(e, E_ENV, "'%s' has compute capability %d.%d; 8.0 or later is needed; use --device cpu", c->name, p.major, p.minor);
+    rc = cudaFuncGetAttributes(&attr, probe_kernel);
+    if (rc != cudaSuccess) {
+        (void)cudaGetLastError();
+        return ERR(e, E_ENV, "this build has no code for '%s' (compute capability %d.%d): %s; configure with -DCMAKE_CUDA_ARCHITECTURES=%d", c->name,
+                   p.major, p.minor, cudaGetErrorString(rc), c->cc);
+    }
+    return 0;
+}
+
+int backend_open_cuda(struct backend *be, enum dtype act, struct err *e)
+{
+    int count = 0;
+    cudaError_t rc = cudaGetDeviceCount(&count);
+    if (rc != cudaSuccess || count == 0)
+        return no_device(rc, count, e);
+    if (act != DT_BF16 && act != DT_F32)
+        return ERR(e, E_USAGE, "activations of type %s are not possible on cuda; take bf16 or f32", dtype_name(act));
+    struct cuda_backend *c = (struct cuda_backend *)calloc(1, sizeof *c);
+    if (!c)
+        return err_nomem(e, sizeof *c, "the cuda backend");
+    const char *sync = getenv("DASHLAB_CUDA_SYNC");
+    c->sync_each = sync && *sync && strcmp(sync, "0");
+    be->impl = c;
+    be->ops = &table;
+    be->act = act;
+    be->stat = DT_F32;
+    be->determinism = "run";
+    int bad = device_props(c, e);
+    if (bad == 0)
+        snprintf(be->desc, sizeof be->desc, "cuda %s (compute capability %d.%d, %d multiprocessors), %s", c->name, c->cc / 10, c->cc % 10, c->sms,
+                 dtype_name(act));
+    if (bad == 0 && ((rc = cudaSetDevice(c->device)) != cudaSuccess || (rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) != cudaSuccess))
+        bad = no_device(rc, count, e);
+    if (bad == 0)
+        bad = cuda_lt_open(be, e);
+    if (bad != 0)
+        cuda_close(be);
+    return bad;
+}
