@@ -69,14 +69,15 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-enum { MAX_REPS = 1000 };
+enum { MAX_REPS = 1000, HOST_REPS = 5, DEVICE_REPS = 20 };
 struct timing {
     double median, best;
     int64_t reps;
 };
 
-/* Repeats call(ctx) for about `seconds`, at least 5 times; calls shorter than 50 us are timed in groups. A failed call ends it. */
-static int time_it(int (*call)(void *ctx, int64_t times, struct err *e), void *ctx, double seconds, struct timing *out, struct err *e)
+/* Repeats call(ctx) for about `seconds`, at least min_reps times; calls shorter than 50 us are timed in groups. A failed call ends it. */
+static int time_it(int (*call)(void *ctx, int64_t times, struct err *e), void *ctx, double seconds, int min_reps, struct timing *out,
+                   struct err *e)
 {
     double t[MAX_REPS], start = now_s();
     TRY(call(ctx, 1, e)); /* pages, caches, clocks */
@@ -89,7 +90,7 @@ static int time_it(int (*call)(void *ctx, int64_t times, struct err *e), void *c
         group = MAX((int64_t)(100e-6 / MAX(each, 1e-8)), 1);
     }
     int n = 0;
-    for (double begin = now_s(); n < MAX_REPS && (n < 5 || now_s() - begin < seconds); n++) {
+    for (double begin = now_s(); n < MAX_REPS && (n < min_reps || now_s() - begin < seconds); n++) {
         start = now_s();
         TRY(call(ctx, group, e));
         t[n] = (now_s() - start) / (double)group;
@@ -173,7 +174,7 @@ static int compare_blas(const struct bench_blas *b, const struct case_run *r, do
     struct blas_call x = {b, r, calloc(1, bytes + 1)};
     if (!x.c)
         return err_nomem(e, bytes, "the product by OpenBLAS");
-    int rc = time_it(call_blas, &x, seconds, out, e);
+    int rc = time_it(call_blas, &x, seconds, HOST_REPS, out, e);
     free(x.c);
     return rc;
 }
@@ -195,7 +196,7 @@ static int measure(struct backend *be, struct op_case *c, struct case_run *r, co
         rc = distance(c, r, &row->err, e);
     }
     if (rc == 0)
-        rc = time_it(call_op, r, seconds, &t, e);
+        rc = time_it(call_op, r, seconds, be_is_host(be) ? HOST_REPS : DEVICE_REPS, &t, e);
     if (rc == 0 && blas && blas->lib && c->op == OP_gemm && be->act == DT_F32 && be_is_host(be) && !c->d[0].gemm.bias.p)
         rc = compare_blas(blas, r, seconds, &bt, e);
     case_run_close(r);

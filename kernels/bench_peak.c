@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/rng.h"
+#include "kernels/half.h"
 #include "kernels/host.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -104,14 +106,75 @@ static void copy_item(void *ctx, int64_t item, int worker)
     memcpy(p->dst + (size_t)item * p->bytes, p->src + (size_t)item * p->bytes, p->bytes);
 }
 
+/* A device: its own square product of random numbers (on zeros it would be faster than any real one) and a copy through its memory. */
+enum { DEVICE_SIDE = 8192, DEVICE_SIDE_F32 = 4096, DEVICE_REPS = 10 };
+
+static int fill_random(struct backend *be, struct view v, struct err *e)
+{
+    enum { PIECE = 1 << 18, PERIOD = 65521 };
+    float *x = malloc((PIECE + PERIOD) * sizeof *x), *normal = x + PIECE;
+    int rc = x ? 0 : err_nomem(e, (PIECE + PERIOD) * sizeof *x, "the product benchmark");
+    for (int i = 0; rc == 0 && i < PERIOD; i++)
+        normal[i] = (float)ctr_normal(7, 0, (uint64_t)i);
+    for (int64_t at = 0; rc == 0 && at < v.n; at += PIECE) {
+        struct view dst = view_at(v, at, MIN((int64_t)PIECE, v.n - at));
+        for (int64_t i = 0; i < dst.n; i++)
+            if (v.dt == DT_BF16)
+                ((uint16_t *)x)[i] = f32_to_bf16(normal[(at + i) % PERIOD]);
+            else
+                x[i] = normal[(at + i) % PERIOD];
+        be_put(be, dst, x);
+        rc = be_sync(be, e);
+    }
+    free(x);
+    return rc;
+}
+
+static int device_rates(struct backend *be, const struct view m[3], struct bench_peak *out, struct err *e)
+{
+    const int64_t n = be->act == DT_BF16 ? DEVICE_SIDE : DEVICE_SIDE_F32;
+    TRY(fill_random(be, m[0], e));
+    TRY(fill_random(be, m[1], e));
+    for (int rep = 0; rep <= DEVICE_REPS; rep++) { /* the first warms up */
+        double start = now_s();
+        be_gemm(be, &(struct op_gemm){.c = m[2], .a = m[0], .b = m[1], .m = n, .n = n, .k = n, .tb = true});
+        TRY(be_sync(be, e));
+        double rate = 2e-9 * (double)n * (double)n * (double)n / (now_s() - start);
+        out->gflops = rep ? MAX(out->gflops, rate) : 0;
+    }
+    for (int rep = 0; rep <= DEVICE_REPS; rep++) {
+        double start = now_s();
+        for (int k = 0; k < 8; k++)
+            be_copy(be, m[2], m[k % 2]);
+        TRY(be_sync(be, e));
+        double rate = 1e-9 * 16.0 * (double)m[2].n * (double)dtype_size(m[2].dt) / (now_s() - start);
+        out->gbs = rep ? MAX(out->gbs, rate) : 0;
+    }
+    return 0;
+}
+
+static int device_peak(struct backend *be, struct bench_peak *out, struct err *e)
+{
+    const int64_t n = be->act == DT_BF16 ? DEVICE_SIDE : DEVICE_SIDE_F32;
+    struct view m[3] = {{0}};
+    int rc = 0;
+    for (int i = 0; i < 3 && rc == 0; i++)
+        rc = be_view(be, be->act, n * n, &m[i], e);
+    if (rc == 0)
+        rc = device_rates(be, m, out, e);
+    for (int i = 0; i < 3; i++)
+        if (m[i].p)
+            be_view_free(be, &m[i]);
+    return rc;
+}
+
 int bench_peak_measure(struct backend *be, struct bench_peak *out, struct err *e)
 {
     *out = (struct bench_peak){0, 0};
-    if (strcmp(be->ops->name, "cpu")) {
-        if (strstr(be->desc, "H200")) /* measured on one H200: dense bf16 product of random numbers, copy through memory */
-            *out = (struct bench_peak){790e3, 4300};
+    if (!be_is_host(be))
+        return device_peak(be, out, e);
+    if (strcmp(be->ops->name, "cpu"))
         return 0;
-    }
     int threads = be->pool ? pool_threads(be->pool) : 1;
     struct peak_ctx p = {.lanes = peak_lanes(be), .bytes = (size_t)64 << 20};
     for (int rep = 0; p.lanes && rep < 3; rep++) {
