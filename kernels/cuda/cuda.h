@@ -36,7 +36,7 @@ typedef __nv_bfloat16 bf16;
 enum { CUDA_RETIRED = 16 };
 struct cuda_lt;
 struct cuda_backend {
-    int device, sms, cc; /* cc = 10 * major + minor */
+    int device, sms, cc; /* cc = 10 * major + minor of the code that runs there: 90 means that sm_90a code does */
     size_t smem_optin;   /* dynamic shared memory a block may ask for, after cudaFuncSetAttribute */
     int64_t l2_bytes;
     char name[64];

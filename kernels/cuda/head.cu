@@ -158,6 +158,28 @@ static __device__ __forceinline__ void exp_terms(float r, float &g, float &m)
     }
 }
 
+/* Four places: the student's logits a become w tau (ps - pt); returned is the sum of pt (e^r - 1 - r) over the first `valid`. */
+static __device__ __forceinline__ float kl_four(float (&a)[4], const float (&b)[4], float ls, float lt, float inv, float wtau, int valid)
+{
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const float xs = a[k] * inv - ls, xt = b[k] * inv - lt, d = xs - xt, pt = expf(xt);
+        float g, m, term, diff;
+        if (pt > 0 && d < 80) {
+            exp_terms(d, g, m);
+            term = pt * g;
+            diff = d < 1 ? pt * m : expf(xs) - pt;
+        } else { /* where pt underflows the term tends to ps: the form counts on both sums being 1 */
+            diff = expf(xs) - pt;
+            term = diff - pt * d;
+        }
+        sum += k < valid ? term : 0.0f;
+        a[k] = wtau * diff;
+    }
+    return sum;
+}
+
 /* dz = w tau (ps - pt); part_kl: sum of pt (e^r - 1 - r) over the stretch. */
 template <typename T>
 __global__ void kl_grad_kernel(T *dz, float *part_kl, const float *zs, const float *zt, const float *lse_s, const float *lse_t, const float *wt, int64_t ldz, int64_t n,
@@ -172,21 +194,7 @@ __global__ void kl_grad_kernel(T *dz, float *part_kl, const float *zs, const flo
         if (!(skip && w == 0)) {
             ld16(a, zs + r * ldz + v);
             ld16(b, zt + r * ldz + v);
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const float xs = a[k] * inv - ls, xt = b[k] * inv - lt, d = xs - xt, pt = expf(xt);
-                float g, m, term, diff;
-                if (pt > 0 && d < 80) {
-                    exp_terms(d, g, m);
-                    term = pt * g;
-                    diff = d < 1 ? pt * m : expf(xs) - pt;
-                } else { /* where pt underflows the term tends to ps: the form counts on both sums being 1 */
-                    diff = expf(xs) - pt;
-                    term = diff - pt * d;
-                }
-                sum += v + k < last ? term : 0.0f;
-                a[k] = w * tau * diff;
-            }
+            sum += kl_four(a, b, ls, lt, inv, w * tau, (int)MIN(last - v, (int64_t)4));
         }
         if (w == 0)
             a[0] = a[1] = a[2] = a[3] = 0;

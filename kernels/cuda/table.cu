@@ -294,6 +294,7 @@ static int device_props(struct cuda_backend *c, struct err *e)
         return ERR(e, E_ENV, "this build has no code for '%s' (compute capability %d.%d): %s; configure with -DCMAKE_CUDA_ARCHITECTURES=%d", c->name,
                    p.major, p.minor, cudaGetErrorString(rc), c->cc);
     }
+    c->cc = std::min(c->cc, attr.ptxVersion); /* newer devices run the portable code, which lacks what is written for one architecture */
     return 0;
 }
 

@@ -137,6 +137,8 @@ static const struct {
     {"head_kl", "rows=9,dim=32,vocab=130,sharp=12,near=1,skip=1"},
     {"head_kl", "rows=9,dim=32,vocab=130,tau=0.5,near=0.001,wgrad=0"},
     {"head_kl", "rows=9,dim=32,vocab=130,grad=0,wgrad=0,wt=0"},
+    {"head_kl", "rows=40,dim=8,vocab=16500,tau=1.3"}, /* more rows than a device works on at once, long rows */
+    {"head_kl", "rows=20,dim=4,vocab=70001,wgrad=0"},
     {"head_ce", "rows=0,dim=8,vocab=5"},
     {"head_kl", "rows=0,dim=8,vocab=5"},
     {"topk", "rows=7,n=300,k=8"},

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Everything that can only be tested on a GPU, in one command and under 8 minutes: parity of every op with the double reference, repeatability, memory and race checks, the chain of
+# stages on CPU and GPU, error messages, the benchmark table. Usage: tests/device.sh [FOLDER] from the source tree; FOLDER holds the programs (tests/device_pack.sh; default .dev, else
+# build). DEVICE_LOGS: folder for the full logs. DEVICE_ONLY: a choice of "parity repeat sanitizer chain errors bench". Exit 0 ok, 1 a check failed, 77 no device.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+dir=${1:-$([ -x .dev/dashlab ] && echo .dev || echo build)}
+[ -x "$dir/dashlab" ] || { echo "SKIPPED: no dashlab executable in '$dir'"; exit 77; }
+dir=$(cd "$dir" && pwd)
+logs=${DEVICE_LOGS:-$(mktemp -d)}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+export LD_LIBRARY_PATH=$dir/lib:${LD_LIBRARY_PATH:-} DASHLAB_HOME=$PWD XDG_CACHE_HOME=$tmp/cache
+fail=0 t0=$SECONDS only=" ${DEVICE_ONLY:-parity repeat sanitizer chain errors bench} "
+want() { [[ "$only" == *" $1 "* ]]; }
+mark() { printf '%-34s %-6s %4d s  %s\n' "$1" "$2" $((SECONDS - t0)) "$3" >>"$tmp/table"; [ "$2" = ok ] || fail=1; t0=$SECONDS; }
+verdict() { if [ "$1" = 0 ]; then echo ok; else echo FAIL; fi; }
+
+"$dir/dashlab" doctor >"$logs/doctor.txt" 2>&1
+grep -q '^cuda  *cuda ' "$logs/doctor.txt" || { grep '^cuda' "$logs/doctor.txt"; echo "SKIPPED: no usable device"; exit 77; }
+grep '^cuda' "$logs/doctor.txt"
+
+# Parity: the double reference is slow, so the two types run side by side.
+run_parity() {
+    for b in f32 bf16; do timeout 200 "$dir/parity_ops" -b cuda:$b >"$logs/parity-$b.txt" 2>&1 & done
+    wait
+    for b in f32 bf16; do
+        grep '^FAIL' "$logs/parity-$b.txt" | head -5
+        tail -1 "$logs/parity-$b.txt" | grep -q ' 0 failed'
+        mark "parity with ref64, $b" "$(verdict $?)" "$(grep -c '^ok' "$logs/parity-$b.txt") shapes ok, $(grep -c '^FAIL' "$logs/parity-$b.txt") not"
+    done
+}
+want parity && run_parity
+
+# Three processes, three runs in each.
+run_repeat() {
+    for b in f32 bf16; do
+        for i in 1 2 3; do timeout 100 "$dir/parity_repeat" -b cuda:$b >"$logs/repeat-$b-$i.txt" 2>&1 || echo "run $i: exit $?" >>"$tmp/bad-$b"; done
+        [ "$(grep -h '^hash' "$logs"/repeat-$b-?.txt | sort -u | wc -l)" = 1 ] && [ ! -e "$tmp/bad-$b" ]
+        mark "same bits in 3 x 3 runs, $b" "$(verdict $?)" "$(grep -h '^hash' "$logs/repeat-$b-1.txt" | cut -c1-40)"
+    done
+}
+want repeat && run_repeat
+
+# Memory and races; a tool that is missing here is said, not counted.
+run_sanitizer() {
+    if command -v compute-sanitizer >/dev/null; then
+        for tool in memcheck racecheck; do
+            bad=0
+            for op in $(sed -n 's/^ *{"\([a-z_]*\)", ".*/\1/p' tests/parity/shapes.h | sort -u); do
+                [ "$op" = gemm ] && continue # the library's own kernels
+                echo "timeout 100 compute-sanitizer --tool $tool --error-exitcode 9 $dir/parity_repeat -b cuda:bf16 -o $op -r 1 >$logs/$tool-$op.txt 2>&1 || echo $op >>$tmp/$tool.bad"
+            done >"$tmp/$tool.jobs"
+            xargs -P 6 -d '\n' -I{} bash -c '{}' <"$tmp/$tool.jobs"
+            [ -e "$tmp/$tool.bad" ] && bad=1
+            mark "compute-sanitizer $tool" "$(verdict $bad)" "$(wc -l <"$tmp/$tool.jobs") ops$([ $bad = 1 ] && echo "; not clean: $(tr '\n' ' ' <"$tmp/$tool.bad")")"
+        done
+    else
+        mark "compute-sanitizer" none "not on this machine"
+    fi
+}
+want sanitizer && run_sanitizer
+
+# The chain of stages. Losses of 50 updates: in float32 within 1e-4 of the CPU's, relative; in bf16 see limit below.
+run_chain() {
+    chain() { timeout 150 "$dir/dashlab" reproduce tests/data/device.yaml --runs "$tmp/runs-$1" --out "$tmp/out-$1" --quiet "${@:2}" >"$logs/chain-$1.txt" 2>&1 || { echo "chain $1: exit $?"; tail -3 "$logs/chain-$1.txt"; }; }
+    chain cpu --device cpu &
+    chain f32 --device cuda &
+    chain bf16 --device cuda --dtype bf16 &
+    wait
+    # Largest relative difference of column $3 over the steps of two logs.
+    apart() { awk -v col="$3" 'NR == FNR { if (FNR == 1) for (i = 1; i <= NF; i++) if ($i == col) c = i; if (FNR > 1) a[$1] = $c; next } FNR > 1 { d = ($c - a[$1]) / (a[$1] > 1e-12 ? a[$1] : 1e-12); d = d < 0 ? -d : d; if (d > m) m = d; n++ } END { if (n) printf "%.3g %d\n", m, n; else print "1e9 0" }' "$1" "$2" 2>/dev/null; }
+    for stage in "align metrics.tsv loss" "search log-0.tsv kl" "distill metrics.tsv loss"; do
+        set -- $stage
+        for b in f32 bf16; do
+            # A bf16 step rounds about 12 activations a layer, 8 layers, relative 2^-9 each and independent: sqrt(96) 2^-9 = 2 % of a hidden row. A loss that is quadratic in the distance
+            # doubles it: 4 %; the drift of the weights over 50 updates is bounded by as much again.
+            limit=$([ $b = f32 ] && echo 1e-4 || echo 0.08)
+            read -r d n <<<"$(apart "$tmp"/runs-cpu/$1-*/out/$2 "$tmp"/runs-$b/$1-*/out/$2 $3)"
+            [ "${n:-0}" -gt 20 ] && awk -v d="${d:-1e9}" -v l="$limit" 'BEGIN { exit !(d <= l) }'
+            mark "cpu and gpu, $1, $b" "$(verdict $?)" "largest relative difference of '$3' ${d:-?} over ${n:-0} steps (limit $limit)"
+        done
+    done
+    "$dir/dashlab" reproduce tests/data/device.yaml --runs "$tmp/runs-again" --out "$tmp/out-again" --quiet --device cuda --only search >"$logs/chain-again.txt" 2>&1
+    cmp -s "$tmp"/runs-f32/search-*/out/log-0.tsv "$tmp"/runs-again/search-*/out/log-0.tsv
+    mark "a search twice on the gpu" "$(verdict $?)" "log compared byte by byte"
+}
+want chain && run_chain
+
+# Errors: exit codes and words.
+run_errors() {
+    code() { "${@:2}" >"$tmp/out" 2>"$tmp/err"; [ $? = "$1" ]; }
+    bad=""
+    "$dir/unit_cuda_errors" >"$logs/errors.txt" 2>&1 || bad=" unit_cuda_errors"
+    code 4 env CUDA_VISIBLE_DEVICES= "$dir/dashlab" bench op --device cuda --op mix --shape n=8 && grep -qi 'no CUDA device' "$tmp/err" || bad="$bad no-device"
+    code 0 env CUDA_VISIBLE_DEVICES= "$dir/dashlab" bench op --device auto --op mix --shape n=8 || bad="$bad auto"
+    mark "error messages" "$(verdict $([ -z "$bad" ]; echo $?))" "${bad:-no device, out of memory, wild index}"
+}
+want errors && run_errors
+
+run_bench() {
+    timeout 150 "$dir/dashlab" bench op --device cuda --dtype bf16 --seconds 0.1 >"$logs/bench.txt" 2>&1
+    mark "benchmark table" "$(verdict $?)" "$(grep -c . "$logs/bench.txt") lines"
+    cut -c1-140 "$logs/bench.txt"
+}
+want bench && run_bench
+
+echo
+cat "$tmp/table"
+echo "total $SECONDS s"
+exit $fail
