@@ -4,13 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/report_selectors.h"
+#include "cli/report_kinds.h"
 #include "cli/stages.h"
 #include "core/log.h"
 #include "experiments/export.h"
 
-const char *const report_kinds[] = {"selectors"};
-const size_t n_report_kinds = ARRAY_LEN(report_kinds);
 static const char *const scale_words[] = {"ci", "tiny", "small", "paper", NULL};
 static const char *const export_words[] = {"slurm", NULL};
 static const char *const format_words[] = {"text", "dot", NULL};
@@ -39,7 +37,7 @@ static int repro_open(struct repro *r, struct err *e)
         if (!file_exists(in->path) && !dir_exists(in->path) && cli_bundled(path, in->path, &ignored) == 0)
             in->path = arena_strdup(&r->m.arena, path);
     }
-    if (plan_make(&r->p, &r->m, &r->reg, r->runs, e) != 0) {
+    if (reports_check(&r->m, e) != 0 || plan_make(&r->p, &r->m, &r->reg, r->runs, e) != 0) {
         manifest_free(&r->m);
         return -1;
     }
@@ -62,7 +60,7 @@ static int make_reports(struct repro *r, bool print, int *missing, struct str *v
     for (size_t i = 0; i < r->m.n_reports; i++) {
         struct str text = STR_INIT;
         struct report_result res = {0};
-        int rc = report_selectors(&r->p, &r->m.reports[i], dir, &text, &res, e);
+        int rc = report_kind_find(r->m.reports[i].kind)->make(&r->p, &r->m.reports[i], dir, &text, &res, e);
         if (rc == 0 && print)
             fputs(str_c(&text), stdout);
         *missing += res.missing;

@@ -7,7 +7,7 @@
 #include "core/jwrite.h"
 
 static const char *const scale_words[] = {"ci", "tiny", "small", "paper", NULL};
-static const char *const top_keys[] = {"dash", "name", "title", "caption", "inputs", "scales", "stages", "reports", "checks"};
+static const char *const top_keys[] = {"dash", "name", "title", "caption", "base", "inputs", "scales", "stages", "reports", "checks"};
 
 const struct stage_kind *registry_find(const struct registry *r, const char *name)
 {
@@ -501,12 +501,18 @@ static void read_inputs(struct reader *r, const struct ynode *n)
         y_problem(r->pr, n, "'inputs' must be a map of name: {path, sha256}");
         return;
     }
-    r->m->inputs = arena_array(&r->m->arena, n->n, sizeof *r->m->inputs);
-    r->m->n_inputs = n->n;
+    size_t had = r->m->n_inputs;
+    struct input *all = arena_array(&r->m->arena, had + n->n, sizeof *all);
+    if (!all)
+        return;
+    if (had)
+        memcpy(all, r->m->inputs, had * sizeof *all);
+    r->m->inputs = all;
+    r->m->n_inputs = had + n->n;
     static const char *const keys[] = {"path", "sha256"};
     for (size_t i = 0; i < n->n; i++) {
         const struct ynode *v = n->item[i];
-        struct input *in = &r->m->inputs[i];
+        struct input *in = &r->m->inputs[had + i];
         *in = (struct input){.name = n->key[i]->s, .path = "", .sha256 = "", .at = v};
         if (v->kind == Y_MAP) {
             allow_keys(r, v, keys, ARRAY_LEN(keys), "an input");
@@ -554,6 +560,74 @@ static void read_reports(struct reader *r, const struct ynode *n)
     }
 }
 
+/* Inputs, stages and scale of one document, after what its base has put there. */
+static void read_parts(struct reader *r, const struct ynode *root, bool alone)
+{
+    struct manifest *m = r->m;
+    read_inputs(r, y_get(root, "inputs"));
+    const struct ynode *st = y_get(root, "stages"), *sc = y_get(root, "scales");
+    if (st ? st->kind != Y_SEQ || st->n == 0 : alone) {
+        y_problem(r->pr, st ? st : root, "'stages' must be a list with at least one stage");
+        return;
+    }
+    size_t had = m->n_stages, more = st ? st->n : 0;
+    struct stage *all = arena_array(&m->arena, had + more, sizeof *all);
+    if (!all)
+        return;
+    if (had)
+        memcpy(all, m->stages, had * sizeof *all);
+    m->stages = all;
+    for (size_t i = 0; i < more; i++) {
+        read_stage(r, &m->stages[had + i], st->item[i]);
+        m->n_stages = had + i + 1;
+    }
+    for (size_t i = 0; sc && sc->kind == Y_MAP && i < sc->n; i++) {
+        bool known = false;
+        for (size_t k = 0; scale_words[k]; k++)
+            known = known || !strcmp(scale_words[k], sc->key[i]->s);
+        if (!known)
+            unknown_key(r, sc->key[i], scale_words, 4, "'scales'");
+    }
+    r->scale_node = sc ? y_get(sc, m->scale) : NULL;
+    if (sc && !r->scale_node && alone)
+        y_problem(r->pr, sc, "this manifest has no scale '%s'", m->scale);
+    apply_scale(r);
+    for (size_t i = had; i < m->n_stages; i++)
+        check_stage(r, i);
+}
+
+/* `base: FILE` (beside this one): its inputs, scales and stages come first; its reports are not taken. */
+static int read_base(struct reader *r, const struct ydoc *doc, int depth, struct err *e)
+{
+    const struct ynode *at = doc->root->kind == Y_MAP ? y_get(doc->root, "base") : NULL;
+    char path[1024];
+    struct str text = STR_INIT;
+    if (!at)
+        return 0;
+    if (at->kind != Y_SCALAR || strchr(at->s, '/') || depth == 4)
+        return ERR(e, E_USAGE, "%s:%d:%d: 'base' is the name of a manifest in the same folder, at most 4 of them in a chain", doc->file, at->line, at->col);
+    const char *slash = strrchr(doc->file, '/');
+    snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - doc->file + 1) : 0, doc->file, at->s);
+    struct ydoc *base = arena_alloc(&r->m->arena, sizeof *base);
+    const char *name = arena_strdup(&r->m->arena, path);
+    if (!base || !name)
+        return arena_ok(&r->m->arena, "manifest", e);
+    if (ydoc_load(base, &r->m->arena, name, e) != 0)
+        return err_wrap(e, "%s:%d:%d: base", doc->file, at->line, at->col);
+    TRY(read_base(r, base, depth + 1, e));
+    struct yproblems pr = {.doc = base, .out = &text}, *own = r->pr;
+    r->pr = &pr;
+    if (base->root->kind == Y_MAP)
+        read_parts(r, base->root, y_get(base->root, "base") == NULL);
+    r->pr = own;
+    int rc = y_finish(&pr, e);
+    str_free(&text);
+    for (size_t i = 0; i < r->m->n_stages; i++)
+        r->m->stages[i].base = true;
+    r->m->caption = NULL;
+    return rc;
+}
+
 static void read_all(struct reader *r, const struct ynode *root)
 {
     struct manifest *m = r->m;
@@ -573,30 +647,7 @@ static void read_all(struct reader *r, const struct ynode *root)
     m->title = m->title ? m->title : m->name;
     m->caption = y_get(root, "caption") ? scalar(r, y_get(root, "caption"), "'caption'") : "";
     m->checks = y_get(root, "checks");
-    read_inputs(r, y_get(root, "inputs"));
-    const struct ynode *st = y_get(root, "stages"), *sc = y_get(root, "scales");
-    if (!st || st->kind != Y_SEQ || st->n == 0) {
-        y_problem(r->pr, st ? st : root, "'stages' must be a list with at least one stage");
-        return;
-    }
-    m->stages = arena_array(&m->arena, st->n, sizeof *m->stages);
-    for (size_t i = 0; i < st->n; i++) {
-        read_stage(r, &m->stages[i], st->item[i]);
-        m->n_stages = i + 1;
-    }
-    for (size_t i = 0; sc && sc->kind == Y_MAP && i < sc->n; i++) {
-        bool known = false;
-        for (size_t k = 0; scale_words[k]; k++)
-            known = known || !strcmp(scale_words[k], sc->key[i]->s);
-        if (!known)
-            unknown_key(r, sc->key[i], scale_words, 4, "'scales'");
-    }
-    r->scale_node = sc ? y_get(sc, m->scale) : NULL;
-    if (sc && !r->scale_node)
-        y_problem(r->pr, sc, "this manifest has no scale '%s'", m->scale);
-    apply_scale(r);
-    for (size_t i = 0; i < m->n_stages; i++)
-        check_stage(r, i);
+    read_parts(r, root, y_get(root, "base") == NULL);
     read_reports(r, y_get(root, "reports"));
 }
 
@@ -613,6 +664,8 @@ int manifest_load(struct manifest *m, const char *path, const char *scale, const
     struct yproblems pr = {.doc = &m->doc, .out = &text};
     struct reader r = {.m = m, .reg = reg, .pr = &pr};
     int rc = ok ? ydoc_load(&m->doc, &m->arena, path, e) : ERR(e, E_USAGE, "unknown scale '%s'; there are ci, tiny, small and paper", scale);
+    if (rc == 0)
+        rc = read_base(&r, &m->doc, 0, e);
     if (rc == 0) {
         read_all(&r, m->doc.root);
         rc = y_finish(&pr, e);
@@ -664,7 +717,7 @@ static const char *type_name(const struct param_spec *p)
 
 void manifest_schema(struct str *out, const struct registry *reg)
 {
-    str_puts(out, "dash: 1                 # schema version\nname, title, caption    # text; the caption may stand in a scale\n"
+    str_puts(out, "dash: 1                 # schema version\nname, title, caption    # text; the caption may stand in a scale\nbase: FILE              # a manifest beside this one whose inputs, scales and stages come first\n"
                   "inputs: {NAME: {path: P, sha256: H}}\nscales: {ci|tiny|small|paper: {STAGE.parameter: value, inputs.NAME: path, skip: [STAGE], caption: text}}\n"
                   "stages: [{id, kind, label, matrix: {parameter: [values]}, points: [{parameter: value}], ...}]\n"
                   "reports: [{kind, name, title, ...}]\nchecks: [{cell: NAME, min: X, max: Y}]\n\nreport kinds:");

@@ -66,6 +66,7 @@ struct stage {
     const struct ynode *at;
     bool skipped; /* at this scale */
     bool borrow;  /* never run here: its results are shown when another manifest has made them */
+    bool base;    /* of a manifest that this one builds on: run only when something here needs it */
 };
 struct report {
     const char *kind, *name, *title;

@@ -275,6 +275,81 @@ static int expand_stage(struct plan *p, const struct stage *s, struct err *e)
     return 0;
 }
 
+/* ---- what a report names ---- */
+
+static bool named(const struct node *n, const char *text)
+{
+    size_t id = strcspn(text, "@");
+    if (strlen(n->stage->id) != id || strncmp(n->stage->id, text, id))
+        return false;
+    for (const char *f = text + id; *f; f += 1 + strcspn(f + 1, "@")) {
+        char name[64], want[64];
+        double a, b;
+        size_t len = strcspn(f + 1, "@"), eq = strcspn(f + 1, "=");
+        if (eq >= len)
+            return false;
+        snprintf(name, sizeof name, "%.*s", (int)eq, f + 1);
+        snprintf(want, sizeof want, "%.*s", (int)(len - eq - 1), f + 2 + eq);
+        const char *have = node_setting(n, name);
+        if (!have || !(parse_f64(have, &a) && parse_f64(want, &b) ? a == b : !strcmp(have, want)))
+            return false;
+    }
+    return true;
+}
+
+size_t plan_named(const struct plan *p, const char *text, const struct node **out, size_t cap)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < p->n && k < cap; i++)
+        if (named(p->nodes[i], text))
+            out[k++] = p->nodes[i];
+    return k;
+}
+
+/* ---- what is needed of a base ---- */
+
+static void need(const struct plan *p, const struct node *n, bool *needed)
+{
+    size_t at = 0;
+    while (at < p->n && p->nodes[at] != n)
+        at++;
+    if (at == p->n || needed[at])
+        return;
+    needed[at] = true;
+    for (size_t i = 0; i < n->kind->n_params; i++)
+        for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
+            need(p, n->ref[i][k], needed);
+}
+
+/* Every run that a text somewhere in a report names. */
+static void need_named(const struct plan *p, const struct ynode *y, bool *needed)
+{
+    for (size_t i = 0; y->kind == Y_SCALAR && i < p->n; i++)
+        if (named(p->nodes[i], y->s))
+            need(p, p->nodes[i], needed);
+    for (size_t i = 0; y->kind != Y_SCALAR && i < y->n; i++)
+        need_named(p, y->item[i], needed);
+}
+
+/* Runs of a base stay when a stage of this manifest or a report needs them. */
+static int prune_base(struct plan *p, struct err *e)
+{
+    size_t kept = 0;
+    bool *needed = arena_array(&p->arena, p->n + 1, sizeof *needed);
+    if (!needed)
+        return arena_ok(&p->arena, "plan", e);
+    for (size_t i = 0; i < p->n; i++)
+        if (!p->nodes[i]->stage->base)
+            need(p, p->nodes[i], needed);
+    for (size_t i = 0; i < p->m->n_reports; i++)
+        need_named(p, p->m->reports[i].node, needed);
+    for (size_t i = 0; i < p->n; i++)
+        if (needed[i])
+            p->nodes[kept++] = p->nodes[i];
+    p->n = kept;
+    return 0;
+}
+
 int plan_make(struct plan *p, const struct manifest *m, const struct registry *reg, const char *runs, struct err *e)
 {
     *p = (struct plan){.m = m, .reg = reg};
@@ -285,7 +360,7 @@ int plan_make(struct plan *p, const struct manifest *m, const struct registry *r
             plan_free(p);
             return -1;
         }
-    if (arena_ok(&p->arena, "plan", e) != 0) {
+    if (arena_ok(&p->arena, "plan", e) != 0 || prune_base(p, e) != 0) {
         plan_free(p);
         return -1;
     }

@@ -77,6 +77,8 @@ void plan_print(const struct plan *p, bool dot, struct str *out);
 /* The record of a complete node: its result.json and those of everything it refers to, as "kind.name" -> text, nearest first; NULL when absent. Arena-owned by the plan. */
 const char *node_result(struct plan *p, const struct node *n, const char *name);
 const char *node_setting(const struct node *n, const char *name); /* parameter of n or of an ancestor, nearest first; NULL when none */
+/* Runs of a stage as reports name them: STAGE, or STAGE@name=value with settings of a run or of what it refers to. */
+size_t plan_named(const struct plan *p, const char *text, const struct node **out, size_t cap);
 /* The nearest ancestor-or-self of a kind, or NULL. */
 const struct node *node_of_kind(const struct node *n, const char *kind);
 

@@ -142,10 +142,16 @@ static void fix_pdf_date(struct str *s)
         }
 }
 
-static int draw(const struct figure *f, const char *dir, const char *style, const struct str *body, const char *ext, bool *have, struct err *e)
+struct sheet { /* what draw needs of a figure */
+    const char *name;
+    double w, h; /* inches */
+    const struct str *body;
+};
+
+static int draw(const struct sheet *f, const char *dir, const char *style, const char *ext, bool *have, struct err *e)
 {
     char tmp_gp[1024], tmp_out[1024], name[256], path[1024];
-    double w = f->wide ? 6.75 : 4.2, h = f->wide ? 3.2 : 2.6;
+    double w = f->w, h = f->h;
     snprintf(name, sizeof name, "%s.%s", f->name, ext);
     path_join(path, dir, name);
     snprintf(tmp_out, sizeof tmp_out, "%.900s.tmp-%ld", path, (long)getpid());
@@ -157,7 +163,7 @@ static int draw(const struct figure *f, const char *dir, const char *style, cons
         str_printf(&s, "set terminal pdfcairo size %.2fin,%.2fin font \"DejaVu Sans,8\" fontscale 1 linewidth 1\n", w, h);
     else
         str_printf(&s, "set terminal svg size %.0f,%.0f font \"DejaVu Sans,8\" linewidth 1 background \"white\"\n", w * 96, h * 96);
-    str_printf(&s, "set output \"%s\"\nload \"%s\"\nDATA = \"%s/%s.tsv\"\n%sunset output\n", tmp_out, style, dir, f->name, str_c(body));
+    str_printf(&s, "set output \"%s\"\nload \"%s\"\nDATA = \"%s/%s.tsv\"\n%sunset output\n", tmp_out, style, dir, f->name, str_c(f->body));
     int rc = file_write(tmp_gp, str_c(&s), s.len, e), g = 0;
     if (rc == 0) {
         g = run_gnuplot(tmp_gp, &said);
@@ -182,27 +188,228 @@ static int draw(const struct figure *f, const char *dir, const char *style, cons
     return rc;
 }
 
-int figure_save(const struct figure *f, const char *dir, const char *style_path, bool *drawn, struct err *e)
+/* The script is kept, and the picture made from it in every form. */
+static int draw_all(const struct sheet *f, const char *dir, const char *style_path, bool *drawn, struct err *e)
 {
     static const char *const exts[] = {"svg", "pdf", "png"};
+    char path[1024], name[256];
+    struct str gp = STR_INIT;
+    str_printf(&gp, "# gnuplot -d %s.gp, after 'set terminal' and 'set output'\nload \"style.gp\"\nDATA = \"%s.tsv\"\n%s", f->name, f->name, str_c(f->body));
+    snprintf(name, sizeof name, "%s.gp", f->name);
+    int rc = str_ok(f->body, f->name, e) || file_write(path_join(path, dir, name), str_c(&gp), gp.len, e) ? -1 : 0;
+    bool have = true;
+    for (size_t i = 0; rc == 0 && have && i < ARRAY_LEN(exts); i++)
+        rc = draw(f, dir, style_path, exts[i], &have, e);
+    if (rc == 0 && !have)
+        log_warn("gnuplot is not installed: the data and script of figure '%s' are written, the picture is not", f->name);
+    *drawn = rc == 0 && have;
+    str_free(&gp);
+    return rc;
+}
+
+int figure_save(const struct figure *f, const char *dir, const char *style_path, bool *drawn, struct err *e)
+{
     char path[1024], name[256];
     *drawn = false;
     TRY(check_data(f, e));
     TRY(mkdir_p(dir, e));
     snprintf(name, sizeof name, "%s.tsv", f->name);
     TRY(write_tsv(f, path_join(path, dir, name), e));
-    struct str body = STR_INIT, gp = STR_INIT;
+    struct str body = STR_INIT;
     script(f, &body);
-    str_printf(&gp, "# gnuplot -d %s.gp, after 'set terminal' and 'set output'\nload \"style.gp\"\nDATA = \"%s.tsv\"\n%s", f->name, f->name, str_c(&body));
-    snprintf(name, sizeof name, "%s.gp", f->name);
-    int rc = file_write(path_join(path, dir, name), str_c(&gp), gp.len, e);
-    bool have = true;
-    for (size_t i = 0; rc == 0 && have && i < ARRAY_LEN(exts); i++)
-        rc = draw(f, dir, style_path, &body, exts[i], &have, e);
-    if (rc == 0 && !have)
-        log_warn("gnuplot is not installed: the data and script of figure '%s' are written, the picture is not", f->name);
-    *drawn = rc == 0 && have;
+    int rc = draw_all(&(struct sheet){f->name, f->wide ? 6.75 : 4.2, f->wide ? 3.2 : 2.6, &body}, dir, style_path, drawn, e);
     str_free(&body);
-    str_free(&gp);
+    return rc;
+}
+
+/* ---- panels of rectangles ---- */
+
+static bool in_range(double v, double lo, double hi)
+{
+    return finite_f64(v) && v >= lo - 1e-9 && v <= hi + 1e-9;
+}
+
+static int check_panel(const struct picture *f, const struct panel *p, size_t at, struct err *e)
+{
+    if (p->n == 0)
+        return ERR(e, E_INPUT, "figure '%s': panel %zu has no rectangles: it would be empty", f->name, at);
+    if (!finite_f64(p->xlo) || !finite_f64(p->xhi) || !finite_f64(p->ylo) || !finite_f64(p->yhi) || !(p->xlo < p->xhi) || !(p->ylo < p->yhi))
+        return ERR(e, E_INPUT, "figure '%s': a range of panel %zu is empty or not finite", f->name, at);
+    bool area = false;
+    for (size_t i = 0; i < p->n; i++) {
+        const struct rect *r = &p->r[i];
+        if (!in_range(r->x0, p->xlo, p->xhi) || !in_range(r->x1, p->xlo, p->xhi) || !in_range(r->y0, p->ylo, p->yhi) || !in_range(r->y1, p->ylo, p->yhi) || r->part < 0 || (size_t)r->part >= f->n_parts)
+            return ERR(e, E_INPUT, "figure '%s': rectangle %zu of panel %zu is not finite or outside its ranges", f->name, i, at);
+        area = area || (r->x1 > r->x0 && r->y1 > r->y0);
+    }
+    if (!area)
+        return ERR(e, E_INPUT, "figure '%s': every rectangle of panel %zu has no area: it would be empty", f->name, at);
+    if (p->line && (p->line->n == 0 || !(p->y2lo < p->y2hi)))
+        return ERR(e, E_INPUT, "figure '%s': the line of panel %zu has no points or no range", f->name, at);
+    for (size_t i = 0; p->line && i < p->line->n; i++)
+        if (!finite_f64(p->line->x[i]) || !finite_f64(p->line->y[i]) || (p->line->se && !finite_f64(p->line->se[i])))
+            return ERR(e, E_INPUT, "figure '%s': point %zu of the line of panel %zu is not finite", f->name, i, at);
+    return 0;
+}
+
+static bool has_part(const struct panel *p, size_t part)
+{
+    for (size_t i = 0; i < p->n; i++)
+        if ((size_t)p->r[i].part == part && p->r[i].x1 > p->r[i].x0 && p->r[i].y1 > p->r[i].y0)
+            return true;
+    return false;
+}
+
+static void put_numbers(struct str *s, const double *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char buf[32];
+        fmt_f64(buf, v[i]);
+        str_printf(s, "%s%s", i ? "\t" : "", buf);
+    }
+    str_putc(s, '\n');
+}
+
+/* Blocks in the order in which the script draws them: for each panel its parts, then its line. */
+static int picture_tsv(const struct picture *f, const char *path, struct err *e)
+{
+    struct str s = STR_INIT;
+    str_printf(&s, "# %s: blocks of rectangles x0 x1 y0 y1 and of lines x y se, separated by two blank lines\n", f->name);
+    for (size_t k = 0; k < f->rows * f->cols; k++) {
+        const struct panel *p = &f->p[k];
+        for (size_t part = 0; part < f->n_parts; part++) {
+            if (!has_part(p, part))
+                continue;
+            str_printf(&s, "# panel %zu \"%s\": %s\n", k, p->title ? p->title : "", f->parts[part]);
+            for (size_t i = 0; i < p->n; i++)
+                if ((size_t)p->r[i].part == part && p->r[i].x1 > p->r[i].x0 && p->r[i].y1 > p->r[i].y0)
+                    put_numbers(&s, (double[]){p->r[i].x0, p->r[i].x1, p->r[i].y0, p->r[i].y1}, 4);
+            str_puts(&s, "\n\n");
+        }
+        if (p->line)
+            str_printf(&s, "# panel %zu: %s\n", k, p->line->label);
+        for (size_t i = 0; p->line && i < p->line->n; i++)
+            put_numbers(&s, (double[]){p->line->x[i], p->line->y[i], p->line->se ? p->line->se[i] : 0}, 3);
+        if (p->line)
+            str_puts(&s, "\n\n");
+    }
+    int rc = str_ok(&s, path, e) || file_write(path, str_c(&s), s.len, e);
+    str_free(&s);
+    return rc ? -1 : 0;
+}
+
+static void put_label(struct str *s, const char *what, const char *text)
+{
+    str_printf(s, "unset %s\n", what);
+    if (text && *text) {
+        str_printf(s, "set %s ", what);
+        gp_string(s, text);
+        str_putc(s, '\n');
+    }
+}
+
+static void put_tics(struct str *s, const char *axis, const struct tic *t, size_t n, bool turn)
+{
+    str_printf(s, "set %s nomirror norangelimited %s", axis, turn ? "rotate by 90 right " : "");
+    for (size_t i = 0; i < n; i++) {
+        str_puts(s, i ? ", " : "(");
+        gp_string(s, t[i].text);
+        str_printf(s, " %.9g", t[i].at);
+    }
+    str_puts(s, n ? ")\n" : "\n");
+}
+
+static void panel_axes(const struct panel *p, struct str *s)
+{
+    put_label(s, "title", p->title);
+    put_label(s, "xlabel", p->xlabel);
+    put_label(s, "ylabel", p->ylabel);
+    put_label(s, "y2label", p->line ? p->y2label : NULL);
+    str_printf(s, "set xrange [%.9g:%.9g]\nset yrange [%.9g:%.9g]\n", p->xlo, p->xhi, p->ylo, p->yhi);
+    put_tics(s, "xtics", p->xtic, p->n_xtic, p->turn);
+    put_tics(s, "ytics", p->ytic, p->n_ytic, false);
+    if (p->line)
+        str_printf(s, "set y2range [%.9g:%.9g]\nset y2tics nomirror\nset border 11 lw 0.8\n", p->y2lo, p->y2hi);
+    else
+        str_puts(s, "unset y2tics\nset border 3 lw 0.8\n");
+}
+
+static void panel_plot(const struct picture *f, const struct panel *p, size_t *index, bool *keyed, struct str *s)
+{
+    /* dark, middle, light: the order is readable in grey */
+    static const char *const fill[] = {"#0072B2", "#E69F00", "#E4E4E4", "#009E73", "#CC79A7", "#56B4E9"};
+    const char *sep = "plot ";
+    for (size_t part = 0; part < f->n_parts; part++) {
+        if (!has_part(p, part))
+            continue;
+        str_printf(s, "%sDATA index %zu using 1:3:1:2:3:4 with boxxyerror fs solid 1 border lc rgb \"#777777\" fc rgb \"%s\" lw 0.3 ", sep, *index, fill[part % ARRAY_LEN(fill)]);
+        str_puts(s, keyed[part] ? "notitle" : "title ");
+        if (!keyed[part])
+            gp_string(s, f->parts[part]);
+        keyed[part] = true;
+        sep = ", \\\n     ";
+        ++*index;
+    }
+    if (p->line) {
+        str_printf(s, "%sDATA index %zu using 1:2 axes x1y2 with linespoints ls 7 pt 7 ps 0.5 ", sep, *index);
+        str_puts(s, keyed[f->n_parts] ? "notitle" : "title ");
+        if (!keyed[f->n_parts])
+            gp_string(s, p->line->label);
+        keyed[f->n_parts] = true;
+        if (p->line->se)
+            str_printf(s, "%sDATA index %zu using 1:2:3 axes x1y2 with yerrorbars ls 7 ps 0 notitle", sep, *index);
+        ++*index;
+    }
+    str_putc(s, '\n');
+}
+
+static void picture_script(const struct picture *f, struct str *s)
+{
+    size_t index = 0;
+    bool keyed[8] = {false};
+    double note = f->note && *f->note ? 0.16 : 0, bottom = (0.42 + note) / f->height, top = 1 - 0.42 / f->height, gap_y = 0.62 / f->height, gap_x = 0.75 / f->width;
+    bool second = false, turned = false;
+    for (size_t k = 0; k < f->rows * f->cols; k++) {
+        second = second || f->p[k].line;
+        turned = turned || f->p[k].turn;
+    }
+    bottom += turned ? 0.22 / f->height : 0;
+    gap_y += turned ? 0.25 / f->height : 0;
+    double left = f->left / f->width, right = 1 - (second ? 0.55 : 0.12) / f->width, w = (right - left - gap_x * (double)(f->cols - 1)) / (double)f->cols;
+    double h = (top - bottom - gap_y * (double)(f->rows - 1)) / (double)f->rows;
+    if (second)
+        w = (right - left - 2 * gap_x * (double)(f->cols - 1)) / (double)f->cols;
+    str_puts(s, "set termoption noenhanced\nunset grid\nset tics font \",7\"\nset title font \",8\" offset 0, -0.6\nset key at screen 0.5, screen 0.995 center top horizontal samplen 1.2 width 1 font \",7\" noenhanced\n");
+    if (note > 0) {
+        str_puts(s, "set label 1 ");
+        gp_string(s, f->note);
+        str_printf(s, " at screen 0.01, screen %.4f left tc rgb \"#555555\" font \",5\" noenhanced\n", 0.07 / f->height);
+    }
+    str_puts(s, "set multiplot\n");
+    for (size_t k = 0; k < f->rows * f->cols; k++) {
+        double x = left + (double)(k % f->cols) * (w + gap_x * (second ? 2 : 1)), y = top - (double)(k / f->cols) * (h + gap_y);
+        str_printf(s, "set lmargin at screen %.4f\nset rmargin at screen %.4f\nset tmargin at screen %.4f\nset bmargin at screen %.4f\n", x, x + w, y, y - h);
+        panel_axes(&f->p[k], s);
+        panel_plot(f, &f->p[k], &index, keyed, s);
+        str_puts(s, "unset label 1\n");
+    }
+    str_puts(s, "unset multiplot\n");
+}
+
+int picture_save(const struct picture *f, const char *dir, const char *style_path, bool *drawn, struct err *e)
+{
+    char path[1024], name[256];
+    *drawn = false;
+    if (f->rows * f->cols == 0 || f->n_parts == 0 || f->n_parts > 6)
+        return ERR(e, E_INPUT, "figure '%s' has no panels, or not 1 to 6 parts", f->name);
+    for (size_t k = 0; k < f->rows * f->cols; k++)
+        TRY(check_panel(f, &f->p[k], k, e));
+    TRY(mkdir_p(dir, e));
+    snprintf(name, sizeof name, "%s.tsv", f->name);
+    TRY(picture_tsv(f, path_join(path, dir, name), e));
+    struct str body = STR_INIT;
+    picture_script(f, &body);
+    int rc = draw_all(&(struct sheet){f->name, f->width, f->height, &body}, dir, style_path, drawn, e);
+    str_free(&body);
     return rc;
 }

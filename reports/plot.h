@@ -28,6 +28,41 @@ struct figure {
     } *hlines;
     size_t n_hlines;
 };
+
+/*
+ * Rectangles in panels: layer grids, stacked areas, bars; a panel may carry a line against a second axis. Coordinates of rectangles are the panel's own. Parts (at most 6) are told apart by darkness as well as hue; a part
+ * that no rectangle has is left out of the key.
+ */
+struct rect {
+    double x0, x1, y0, y1;
+    int part;           /* into picture.parts */
+};
+struct tic {
+    double at;
+    const char *text;
+};
+struct panel {
+    const char *title, *xlabel, *ylabel, *y2label;
+    double xlo, xhi, ylo, yhi, y2lo, y2hi;
+    const struct rect *r;
+    size_t n;
+    const struct tic *xtic, *ytic; /* text at places; NULL = numbers */
+    size_t n_xtic, n_ytic;
+    bool turn;                     /* x texts upright */
+    const struct series *line;     /* against y2, or NULL */
+};
+struct picture {
+    const char *name, *note;
+    const char *const *parts;
+    size_t n_parts;
+    const struct panel *p;
+    size_t rows, cols;             /* of panels: rows * cols of them, row by row */
+    double width, height;          /* inches */
+    double left;                   /* inches of margin for the texts at the y axis */
+};
+/* NAME.tsv (panel, part, x0, x1, y0, y1 and the lines), NAME.gp, and the pictures. Errors as figure_save; E_INPUT also when a panel is empty. */
+int picture_save(const struct picture *f, const char *dir, const char *style_path, bool *drawn, struct err *e);
+
 /* style_path: reports/style.gp. E_INPUT when a series is empty, or a value, line or range is not finite. */
 int figure_save(const struct figure *f, const char *dir, const char *style_path, bool *drawn, struct err *e);
 
