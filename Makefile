@@ -20,7 +20,7 @@ ensure-deps:
 deps:
 	@tools/deps.sh $(PACKAGES)
 
-reproduce-%: all
+$(addprefix reproduce-,$(MANIFESTS)): reproduce-%: all
 	@$(BUILD)/dashlab reproduce experiments/$*.yaml --scale $(SCALE)
 
 # Every manifest, one after another; runs are shared, so each is done once. One that fails does not stop the others.

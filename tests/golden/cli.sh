@@ -117,6 +117,23 @@ run 2 reproduce "$work/bad.yaml" --runs "$work/runs" --out "$work/results"
 printf 'dash: 1\nname: [\n' >"$work/broken.yaml"
 run 2 check "$work/broken.yaml"; says "broken.yaml:"
 
+# --- a base: its stages come first, only what is needed of them is planned ---
+cp experiments/table1.yaml "$work/table1.yaml"
+based() { printf 'dash: 1\nname: b\nbase: %s\nreports:\n  - {%s}\n' "$1" "$2" >"$work/based.yaml"; }
+based table1.yaml "kind: operators, name: t, show: counts, from: [uniform]"
+run 0 check "$work/based.yaml" --scale ci; prints "2 runs, 1 reports: valid"
+based table1.yaml "kind: operators, name: t, show: counts, from: [uniform@budget=3]"
+run 0 check "$work/based.yaml" --scale ci; prints "1 runs, 1 reports: valid"
+based none.yaml "kind: operators, name: t, from: [uniform]"
+run 3 check "$work/based.yaml" --scale ci; says "based.yaml:3:7: base"
+based based.yaml "kind: operators, name: t, from: [uniform]"
+run 2 check "$work/based.yaml" --scale ci; says "at most 4 of them in a chain"
+based ../table1.yaml "kind: operators, name: t, from: [uniform]"
+run 2 check "$work/based.yaml" --scale ci; says "in the same folder"
+based table1.yaml "kind: operators, name: t, show: count, form: [uniform], from: [unifrom]"
+run 2 check "$work/based.yaml" --scale ci
+says "'show' of report kind 'operators' is one of: counts grid"; says "has no key 'form'"; says "names no stage of this manifest"
+
 # --- --dry-run writes nothing ---
 run 0 reproduce experiments/table1.yaml --scale ci --dry-run --runs "$work/runs" --out "$work/results"
 prints "to run"; prints "waits"
