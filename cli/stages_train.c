@@ -15,7 +15,7 @@ static const char *const loss_words[] = {"l2norm", "mse", NULL};
 static const char *const expand_words[] = {"head", "row", NULL};
 static const char *const anneal_words[] = {"linear", "exp", "none", NULL};
 static const char *const layer0_words[] = {"paper", "search", "linear", "full", NULL};
-static const char *const relax_words[] = {"soft", "straight-through", NULL};
+static const char *const relax_words[] = {"soft", "straight-through", "bilevel", NULL};
 
 /* Updates for a number of tokens, by the mean row length of the rows in use; at least one. */
 static int64_t steps_for(const struct work *w, int64_t tokens, int64_t batch)
@@ -131,8 +131,9 @@ static const struct param_spec search_params[] = {
     P_MODEL, P_LINEAR, P_DATA, P_HIDDEN,
     {.name = "ops", .type = PT_WORD, .def = "full,window,linear", .words = ops_words, .help = "operators"},
     {.name = "window", .type = PT_INT, .unit = "tokens", .def = "128", .lo = 1, .hi = 1e6, .help = "window of the Window operator, with the token itself"},
-    {.name = "lambda", .type = PT_NUM, .def = NULL, .lo = 0, .hi = 100, .help = "weight of the cost, nats per token; the start when a budget is asked for"},
+    {.name = "lambda", .type = PT_NUM, .def = "", .lo = 0, .hi = 100, .help = "weight of the cost, nats per token; with a budget where the runs start (default 0.1)"},
     {.name = "budget", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 256, .help = "column to fill: budget - 0.5 < realised <= budget; 0 = one run at lambda"},
+    {.name = "sweep", .type = PT_NUMS, .def = "", .lo = 0, .hi = 100, .help = "instead: these lambdas, each with logits of its own, on one pass of the teacher; the first is the stage's choice, all stand in tries.tsv and sweep-N/"},
     {.name = "seeds", .type = PT_INTS, .def = "0", .lo = 0, .hi = 4294967295.0, .help = "tried in this order; the first that fills the column is taken"},
     {.name = "bisect", .type = PT_INT, .unit = "runs", .def = "4", .lo = 0, .hi = 64, .help = "more runs, lambda bisected in log scale, when no seed fills it"},
     {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 1, .hi = 1e13, .help = "tokens of one run (rounded to whole micro-steps)"},
@@ -149,7 +150,8 @@ static const struct param_spec search_params[] = {
     {.name = "alpha_init_std", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 10, .help = "spread of the first logits"},
     {.name = "tau", .type = PT_NUM, .def = "1.0", .lo = 0.01, .hi = 100, .help = "temperature of the KL"},
     {.name = "layer0", .type = PT_WORD, .def = "paper", .words = layer0_words, .help = "paper: Full in the search, Linear at the end"},
-    {.name = "relax", .type = PT_WORD, .def = "soft", .words = relax_words, .help = "straight-through: one-hot forward"},
+    {.name = "relax", .type = PT_WORD, .def = "soft", .words = relax_words, .help = "straight-through: one-hot forward; bilevel: mixer weights learn on the other half of the rows"},
+    {.name = "lr_weights", .type = PT_NUM, .def = "0.0001", .lo = 0, .hi = 10, .help = "bilevel: learning rate of the weights"},
     P_POSITIONS, P_ROWS, P_CKPT};
 
 struct fill { /* runs of one search stage */
@@ -161,7 +163,8 @@ struct fill { /* runs of one search stage */
     struct str tries; /* tries.tsv */
     int count;
     int64_t tokens;
-    double flops;
+    double flops, flops_forward;
+    struct hcache made; /* the teacher's rows, computed once for several runs when none are given */
     uint64_t first_seed;
     struct search_result best;
     double best_lambda;
@@ -200,23 +203,38 @@ static void note_try(struct fill *f, const struct search_result *s)
     str_free(&spec);
 }
 
+/* The log of a run, beside the stage's other results. */
+static int keep_log(struct fill *f, const char *dir, struct err *e)
+{
+    char name[32], from[1024], to[1024];
+    struct str log = STR_INIT;
+    snprintf(name, sizeof name, "log-%d.tsv", f->count);
+    int rc = file_read(path_join(from, dir, "log.tsv"), (size_t)1 << 30, &log, e) || file_write(path_join(to, f->r->out, name), str_c(&log), log.len, e);
+    str_free(&log);
+    return rc ? -1 : 0;
+}
+
+/* Books a finished run: its line, its log, its cost. */
+static int book(struct fill *f, const struct search_result *s, const char *dir, struct err *e)
+{
+    TRY(keep_log(f, dir, e));
+    note_try(f, s);
+    f->count++;
+    f->tokens += s->tokens;
+    f->flops += s->flops;
+    f->flops_forward += s->flops_forward;
+    return 0;
+}
+
 static int one_try(struct fill *f, struct err *e)
 {
-    char dir[1024], name[32], from[1024], to[1024];
+    char dir[1024], name[32];
     struct search_result s;
     snprintf(name, sizeof name, "try-%d", f->count);
     path_join(dir, f->r->work, name);
     log_info("search: seed %" PRIu64 ", lambda %g", f->o.seed, f->o.lambda);
     TRY(search_run(f->w->teacher, f->w->lin, &f->w->data, f->w->hidden, &f->o, dir, &s, e));
-    struct str log = STR_INIT;
-    snprintf(name, sizeof name, "log-%d.tsv", f->count);
-    int rc = file_read(path_join(from, dir, "log.tsv"), (size_t)1 << 30, &log, e) || file_write(path_join(to, f->r->out, name), str_c(&log), log.len, e);
-    str_free(&log);
-    TRY(rc);
-    note_try(f, &s);
-    f->count++;
-    f->tokens += s.tokens;
-    f->flops += s.flops;
+    TRY(book(f, &s, dir, e));
     bool fills = f->column <= 0 || in_column(s.sel.budget, f->column);
     bool closer = !f->have || (s.sel.budget <= f->column && (f->best.sel.budget > f->column || s.sel.budget > f->best.sel.budget)) ||
                   (f->best.sel.budget > f->column && s.sel.budget < f->best.sel.budget);
@@ -232,6 +250,37 @@ static int one_try(struct fill *f, struct err *e)
     }
     log_info("search: realised budget %.3f%s", s.sel.budget, fills ? "" : " (does not fill the column)");
     return 0;
+}
+
+/* The lambdas of a sweep in lockstep; the first is the stage's own choice, each has its selection in sweep-N/. */
+static int sweep(struct fill *f, struct err *e)
+{
+    enum { MOST = 64 };
+    double lambda[MOST];
+    char(*dir)[1024] = calloc(MOST, sizeof *dir), out[1024], name[32];
+    const char *dirs[MOST];
+    struct search_result *res = calloc(MOST, sizeof *res);
+    int n = (int)node_list_f64(f->n, "sweep", lambda, MOST), rc = dir && res ? 0 : err_nomem(e, MOST * sizeof *res, "a sweep");
+    for (int i = 0; rc == 0 && i < n; i++) {
+        snprintf(name, sizeof name, "try-%d", i);
+        dirs[i] = path_join(dir[i], f->r->work, name);
+    }
+    if (rc == 0)
+        rc = search_sweep(f->w->teacher, f->w->lin, &f->w->data, f->w->hidden, &f->o, lambda, n, dirs, res, e);
+    for (int i = 0; rc == 0 && i < n; i++) {
+        f->o.lambda = lambda[i];
+        snprintf(name, sizeof name, "sweep-%d", i);
+        rc = book(f, &res[i], dirs[i], e) || mkdir_p(path_join(out, f->r->out, name), e) || selection_save(&res[i].sel, out, e) ? -1 : 0;
+        log_info("search: lambda %g: realised budget %.3f", lambda[i], res[i].sel.budget);
+    }
+    if (rc == 0) {
+        f->best = res[0];
+        f->best_lambda = lambda[0];
+        f->filled = true;
+    }
+    free(dir);
+    free(res);
+    return rc;
 }
 
 /*
@@ -295,44 +344,96 @@ static void search_result_json(struct result *res, const struct fill *f)
 
 static void search_opts_of(struct search_opts *o, const struct node *n, const struct work *w)
 {
-    *o = (struct search_opts){.window_op = !strcmp(node_str(n, "ops"), "full,window,linear"), .window = node_i64(n, "window"), .lambda = node_f64(n, "lambda"), .micro = node_i64(n, "micro"),
+    *o = (struct search_opts){.window_op = !strcmp(node_str(n, "ops"), "full,window,linear"), .window = node_i64(n, "window"), .lambda = node_has(n, "lambda") ? node_f64(n, "lambda") : 0.1, .micro = node_i64(n, "micro"),
                               .accumulate = node_i64(n, "accumulate"), .drop_partial = node_bool(n, "drop_partial"), .anneal = (enum anneal)word_at(anneal_words, node_str(n, "anneal")),
-                              .relax = (enum relax)word_at(relax_words, node_str(n, "relax")), .t_hi = node_f64(n, "t_hi"), .t_lo = node_f64(n, "t_lo"), .lr = node_f64(n, "lr"), .b1 = node_f64(n, "beta1"),
+                              .relax = (enum relax)word_at(relax_words, node_str(n, "relax")), .lr_weights = node_f64(n, "lr_weights"), .t_hi = node_f64(n, "t_hi"), .t_lo = node_f64(n, "t_lo"), .lr = node_f64(n, "lr"), .b1 = node_f64(n, "beta1"),
                               .b2 = node_f64(n, "beta2"), .eps = node_f64(n, "eps"), .alpha_init_std = node_f64(n, "alpha_init_std"), .tau = node_f64(n, "tau"),
                               .layer0 = (enum layer0)word_at(layer0_words, node_str(n, "layer0")), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .row_lo = w->row_lo,
                               .row_hi = w->row_hi, .heldout = w->heldout, .ckpt_every = node_i64(n, "ckpt_every")};
     o->steps = steps_for(w, node_i64(n, "tokens"), o->micro);
 }
 
+static int search_args(const struct node *n, struct err *e)
+{
+    bool lambda = node_has(n, "lambda"), budget = node_f64(n, "budget") > 0, many = node_has(n, "sweep");
+    if (!lambda && !budget && !many)
+        return ERR(e, E_USAGE, "stage '%s': search needs 'lambda', 'budget' or 'sweep'", n->stage->id);
+    if (many && (lambda || budget))
+        return ERR(e, E_USAGE, "stage '%s': 'sweep' stands alone: it takes the place of 'lambda' and of 'budget'", n->stage->id);
+    double list[65];
+    if (many && node_list_f64(n, "sweep", list, ARRAY_LEN(list)) > 64)
+        return ERR(e, E_USAGE, "stage '%s': more than 64 values of 'sweep'", n->stage->id);
+    return 0;
+}
+
+/* Several runs ahead and no teacher rows given: they are computed once, in the work folder. */
+static int share_teacher(struct fill *f, struct err *e)
+{
+    char dir[1024], file[1024];
+    if (f->w->hidden || f->column <= 0)
+        return 0;
+    path_join(dir, f->r->work, "hidden");
+    if (!file_exists(path_join(file, dir, "hidden.json"))) {
+        TRY(mkdir_p(dir, e));
+        TRY(hcache_make(dir, f->w->teacher, &f->w->data, 8, e));
+    }
+    TRY(hcache_open(&f->made, dir, &f->w->data, f->w->teacher, e));
+    f->w->hidden = &f->made;
+    return 0;
+}
+
+static int search_go(struct fill *f, struct err *e)
+{
+    char path[1024];
+    int64_t seeds[1];
+    TRY(work_rows(f->w, f->n, e));
+    search_opts_of(&f->o, f->n, f->w);
+    f->o.seed = node_list_i64(f->n, "seeds", seeds, 1) ? (uint64_t)seeds[0] : 0;
+    TRY(share_teacher(f, e));
+    TRY(node_has(f->n, "sweep") ? sweep(f, e) : fill_column(f, e));
+    TRY(file_write(path_join(path, f->r->out, "tries.tsv"), str_c(&f->tries), f->tries.len, e));
+    struct result res;
+    struct selection *sel = &f->best.sel;
+    sel->filled = f->filled;
+    sel->asked = (int64_t)f->column;
+    sel->tokens = f->tokens;
+    sel->flops_forward = f->flops_forward;
+    sel->flops_backward = f->flops - f->flops_forward;
+    result_begin(&res);
+    search_result_json(&res, f);
+    TRY(save_selection(sel, f->r, &res, e));
+    if (!f->filled)
+        log_warn("search: none of %d runs has a realised budget in (%g, %g]; see tries.tsv", f->count, f->column - 0.5, f->column);
+    return 0;
+}
+
 static int search_stage(void *ctx, const struct node *n, struct run *r, struct err *e)
 {
     struct work w;
     struct fill f = {.n = n, .r = r, .w = &w, .column = node_f64(n, "budget")};
-    char path[1024];
+    TRY(search_args(n, e));
     TRY(work_open(&w, ctx, n, true, true, true, e));
-    int rc = work_rows(&w, n, e);
-    if (rc == 0) {
-        search_opts_of(&f.o, n, &w);
-        rc = fill_column(&f, e) || file_write(path_join(path, r->out, "tries.tsv"), str_c(&f.tries), f.tries.len, e);
-    }
-    if (rc == 0) {
-        struct result res;
-        f.best.sel.filled = f.filled;
-        f.best.sel.asked = (int64_t)f.column;
-        f.best.sel.tokens = f.tokens;
-        f.best.sel.flops_forward = f.flops;
-        result_begin(&res);
-        search_result_json(&res, &f);
-        rc = save_selection(&f.best.sel, r, &res, e);
-    }
-    if (rc == 0 && !f.filled)
-        log_warn("search: none of %d runs has a realised budget in (%g, %g]; see tries.tsv", f.count, f.column - 0.5, f.column);
+    int rc = search_go(&f, e);
     str_free(&f.tries);
+    if (f.made.map.p) {
+        hcache_close(&f.made);
+        w.hidden = NULL;
+    }
     work_close(&w);
-    return rc ? -1 : 0;
+    return rc;
+}
+
+static int search_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    double list[64];
+    TRY(search_args(n, e));
+    TRY(tokens_plan(ctx, n, c, e));
+    if (node_has(n, "sweep"))
+        c->tokens *= (int64_t)node_list_f64(n, "sweep", list, ARRAY_LEN(list));
+    return 0;
 }
 const struct stage_kind kind_search = {.name = "search", .about = "Stage 2: DASH search; with a budget, seeds and lambdas are tried until the column is filled", .version = 1, .params = search_params,
-                                       .n_params = ARRAY_LEN(search_params), .by_content = true, .plan = tokens_plan, .run = search_stage};
+                                       .n_params = ARRAY_LEN(search_params), .by_content = true, .plan = search_plan, .run = search_stage};
 
 /* ---- distill ---- */
 
@@ -433,6 +534,8 @@ int cmd_distill(int argc, char **argv, struct err *e)
 }
 int cmd_search(int argc, char **argv, struct err *e)
 {
-    return cli_stage(&kind_search, "search", "Stage 2: differentiable search of the operator of every layer. With --budget B, seeds and then lambdas are tried until B - 0.5 < realised budget <= B.",
-                     "  dashlab search --model M --linear runs/align --data shards/train --tokens 250k --lambda 0.05 --out runs/dash", argc, argv, e);
+    return cli_stage(&kind_search, "search", "Stage 2: differentiable search of the operator of every layer. With --budget B, seeds and then lambdas are tried until B - 0.5 < realised budget <= B, on one pass of the teacher; "
+                     "--sweep X,.. runs several lambdas side by side. tries.tsv reports every run.",
+                     "  dashlab search --model M --linear runs/align --data shards/train --tokens 250k --lambda 0.05 --out runs/dash\n"
+                     "  dashlab search --model M --linear runs/align --data shards/train --tokens 250k --budget 3 --out runs/dash3", argc, argv, e);
 }

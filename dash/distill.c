@@ -25,7 +25,9 @@ static int micro(void *ctx, const int64_t *rows, int n, double scale, double *lo
     struct fwd_opts fo = {.save = true};
     struct bwd_opts bo = {.wgrad = true};
     TRY(stream_set(&d->st, rows, n, e));
+    double f0 = d->student->be->flops;
     TRY(model_fwd(d->student, &d->acts, &d->st.batch, &fo, &hidden, e));
+    d->st.flops_forward += d->student->be->flops - f0;
     TRY(stream_kl(&d->st, d->student, hidden, d->o->positions, true, true, scale, &k, e));
     TRY(model_bwd(d->student, &d->acts, &d->st.batch, view_at(d->st.dh, 0, d->st.batch.seqs.rows * d->student->cfg.d), &bo, e));
     *loss = d->o->positions == POS_ALL ? k.all : k.answers;
@@ -58,7 +60,7 @@ int distill_run(struct model *student, struct model *teacher, const struct shard
     bool train = o->train.steps > 0;
     params_set_trainable(&student->params, -1, train);
     struct acts_opts ao = {.rows = o->train.micro * data->seq, .seqs = (int32_t)o->train.micro, .train = train, .wgrad = train};
-    struct train_loss loss = {.ctx = &d, .weight = row_weight, .micro = micro, .eval = eval, .eval_names = {"kl", "kl_answers"}, .n_eval = 2};
+    struct train_loss loss = {.ctx = &d, .weight = row_weight, .micro = micro, .eval = eval, .eval_names = {"kl", "kl_answers"}, .n_eval = 2, .keep = &d.st.flops_forward, .n_keep = 1};
     int rc = stream_open(&d.st, student->be, data, teacher, cache, o->train.micro, o->tau, e) || acts_open(&d.acts, student, &ao, e);
     if (rc == 0 && train) {
         rc = train_run(student->be, &student->params, data, &o->train, &loss, &out->train, e);
@@ -68,6 +70,8 @@ int distill_run(struct model *student, struct model *teacher, const struct shard
         rc = heldout(&d, &out->before, e);
         out->after = out->before;
     }
+    out->flops_forward = d.st.flops_forward;
+    out->flops_backward = train ? out->train.flops - d.st.flops_forward : 0;
     stream_close(&d.st);
     if (d.acts.layer)
         acts_close(&d.acts);

@@ -14,6 +14,7 @@ struct distill_opts {
 struct distill_result {
     struct train_result train;
     struct kl_sums before, after; /* held-out KL against the teacher */
+    double flops_forward, flops_backward; /* counted, across interruptions; backward: all that is not forward, the optimiser too */
 };
 /* student: assembled with copy = true. */
 int distill_run(struct model *student, struct model *teacher, const struct shard *data, const struct hcache *cache, const struct distill_opts *o, struct distill_result *out, struct err *e);

@@ -10,7 +10,7 @@
 
 enum { MAX_OPS = 3, MAX_LAYERS = 256 };
 enum anneal { ANNEAL_LINEAR, ANNEAL_EXP, ANNEAL_NONE };
-enum relax { RELAX_SOFT, RELAX_STE /* forward one-hot argmax, gradient of the softmax (App. G) */ };
+enum relax { RELAX_SOFT, RELAX_STE /* forward one-hot argmax, gradient of the softmax (App. G) */, RELAX_BILEVEL /* soft; the mixers' weights learn too, see bilevel.h */ };
 
 struct gates {
     int layers, ops;

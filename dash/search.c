@@ -9,6 +9,7 @@
 #include "core/prog.h"
 #include "core/prov.h"
 #include "core/rng.h"
+#include "dash/bilevel.h"
 #include "kernels/ops.h"
 
 static const enum mixer_kind order3[] = {MIX_FULL, MIX_WINDOW, MIX_GDN};
@@ -49,7 +50,7 @@ static int set_p(struct model *super, const struct gates *g, double T, bool hard
     return 0;
 }
 
-int search_supernet(struct model **out, struct model *teacher, const struct linset *lin, const struct gates *g, int64_t window, struct err *e)
+static int assemble(struct model **out, struct model *teacher, const struct linset *lin, const struct gates *g, int64_t window, bool copy, struct err *e)
 {
     unsigned ops[MAX_LAYERS];
     for (int l = 0; l < g->layers; l++) {
@@ -60,12 +61,18 @@ int search_supernet(struct model **out, struct model *teacher, const struct lins
         if (l == 0)
             ops[0] |= MIX_BIT(MIX_FULL) | MIX_BIT(MIX_GDN); /* both are evaluated at the end */
     }
-    struct assemble_opts ao = {.ops = ops, .window = window, .copy = false};
+    struct assemble_opts ao = {.ops = ops, .window = window, .copy = copy};
     return model_assemble(out, teacher, lin, &ao, e);
 }
 
-int search_gradient(struct model *super, struct acts *acts, struct stream *st, struct gates *g, const int64_t *rows, int n, double lambda, double T, enum relax relax, enum positions pos,
-                    double *kl_mean, struct err *e)
+int search_supernet(struct model **out, struct model *teacher, const struct linset *lin, const struct gates *g, int64_t window, struct err *e)
+{
+    return assemble(out, teacher, lin, g, window, false, e);
+}
+
+/* With the rows set in the stream already. */
+static int gradient(struct model *super, struct acts *acts, struct stream *st, struct gates *g, const int64_t *rows, int n, double lambda, double T, enum relax relax, enum positions pos, double *kl_mean,
+                    struct err *e)
 {
     double weight = 0, dkl[MAX_LAYERS][MAX_OPS] = {{0}};
     struct kl_sums k = {0};
@@ -77,8 +84,11 @@ int search_gradient(struct model *super, struct acts *acts, struct stream *st, s
     if (!host)
         return err_nomem(e, (size_t)(L * MIX_N_KINDS) * sizeof *host, "gate gradients");
     struct fwd_opts fo = {.save = true};
-    int rc = set_p(super, g, T, relax == RELAX_STE, e) || be_view(st->be, st->be->stat, L * MIX_N_KINDS, &dp, e) || stream_set(st, rows, n, e) ||
-             model_fwd(super, acts, &st->batch, &fo, &hidden, e) || stream_kl(st, super, hidden, pos, true, false, weight > 0 ? 1 / weight : 0, &k, e);
+    double f0 = st->be->flops;
+    int rc = set_p(super, g, T, relax == RELAX_STE, e) || be_view(st->be, st->be->stat, L * MIX_N_KINDS, &dp, e) || model_fwd(super, acts, &st->batch, &fo, &hidden, e);
+    st->flops_forward += st->be->flops - f0;
+    if (rc == 0)
+        rc = stream_kl(st, super, hidden, pos, true, false, weight > 0 ? 1 / weight : 0, &k, e);
     if (rc == 0) {
         struct bwd_opts bo = {.dp = dp};
         rc = model_bwd(super, acts, &st->batch, view_at(st->dh, 0, st->batch.seqs.rows * super->cfg.d), &bo, e) || get_f64(st->be, host, dp, e) || be_sync(st->be, e);
@@ -97,15 +107,24 @@ int search_gradient(struct model *super, struct acts *acts, struct stream *st, s
     return rc ? -1 : 0;
 }
 
+int search_gradient(struct model *super, struct acts *acts, struct stream *st, struct gates *g, const int64_t *rows, int n, double lambda, double T, enum relax relax, enum positions pos, double *kl_mean,
+                    struct err *e)
+{
+    TRY(stream_set(st, rows, n, e));
+    return gradient(super, acts, st, g, rows, n, lambda, T, relax, pos, kl_mean, e);
+}
+
 /* ---- log and state ---- */
 
-struct searcher {
+struct searcher { /* one lambda */
     const struct search_opts *o;
     const char *dir;
+    double lambda;
     struct gates g;
     struct str log;
-    int64_t step, pending, tokens;
-    double grad_norm;
+    int64_t step, saved, pending, tokens; /* saved: step of state.tsv, -1 = none */
+    double grad_norm, flops, flops_forward; /* counted so far */
+    struct bilevel weights;               /* open for bilevel only */
 };
 
 static void log_step(struct searcher *s, double T, double kl)
@@ -120,7 +139,7 @@ static void log_step(struct searcher *s, double T, double kl)
                 str_printf(&s->log, "\tp%d.%s", l, s->g.kind[o] == MIX_GDN ? "linear" : mixer_name(s->g.kind[o]));
         str_puts(&s->log, "\n");
     }
-    str_printf(&s->log, "%" PRId64 "\t%.6g\t%.9g\t%.9g\t%.6f\t%.4f\t%.5f\t%.5f\t%.5f\t%d\t%.6g", s->step, T, kl, s->o->lambda * d.budget_soft, d.budget_soft, d.budget_hard, d.entropy, d.top1, d.margin,
+    str_printf(&s->log, "%" PRId64 "\t%.6g\t%.9g\t%.9g\t%.6f\t%.4f\t%.5f\t%.5f\t%.5f\t%d\t%.6g", s->step, T, kl, s->lambda * d.budget_soft, d.budget_soft, d.budget_hard, d.entropy, d.top1, d.margin,
                d.ambiguous, s->grad_norm);
     for (int l = 0; l < s->g.layers; l++) {
         gates_p(&s->g, l, T, p);
@@ -135,12 +154,17 @@ static int save_state(struct searcher *s, struct err *e)
     char path[1024];
     struct str t = STR_INIT;
     TRY(file_write(path_join(path, s->dir, "log.tsv"), str_c(&s->log), s->log.len, e));
-    str_printf(&t, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %d\n", s->step, s->pending, s->tokens, s->g.updates, s->g.layers, s->g.ops);
+    if (s->weights.be)
+        TRY(bilevel_save(&s->weights, s->dir, s->step, e));
+    str_printf(&t, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %d %a %a\n", s->step, s->pending, s->tokens, s->g.updates, s->g.layers, s->g.ops, s->flops, s->flops_forward);
     for (int l = 0; l < s->g.layers; l++)
         for (int o = 0; o < s->g.ops; o++)
             str_printf(&t, "%a %a %a %a\n", s->g.alpha[l][o], s->g.m[l][o], s->g.v[l][o], s->g.grad[l][o]);
     int rc = str_ok(&t, "search state", e) || file_write(path_join(path, s->dir, "state.tsv"), str_c(&t), t.len, e);
     str_free(&t);
+    if (rc == 0 && s->weights.be && s->saved >= 0 && s->saved != s->step)
+        bilevel_drop(s->dir, s->saved);
+    s->saved = s->step;
     return rc ? -1 : 0;
 }
 
@@ -171,7 +195,8 @@ static int load_state(struct searcher *s, struct err *e)
     int layers = 0, ops = 0, used = 0;
     long long step, pending, tokens, updates;
     const char *p = str_c(&t);
-    bool ok = sscanf(p, "%lld %lld %lld %lld %d %d\n%n", &step, &pending, &tokens, &updates, &layers, &ops, &used) == 6 && layers == s->g.layers && ops == s->g.ops;
+    double flops, forward;
+    bool ok = sscanf(p, "%lld %lld %lld %lld %d %d %la %la\n%n", &step, &pending, &tokens, &updates, &layers, &ops, &flops, &forward, &used) == 8 && layers == s->g.layers && ops == s->g.ops;
     for (int l = 0; ok && l < layers; l++)
         for (int o = 0; ok && o < ops; o++) {
             p += used;
@@ -180,7 +205,9 @@ static int load_state(struct searcher *s, struct err *e)
     str_free(&t);
     if (!ok)
         return ERR(e, E_INPUT, "'%s' is not the state of this search; remove the run's folder to start again", path);
-    s->step = step;
+    s->step = s->saved = step;
+    s->flops = flops;
+    s->flops_forward = forward;
     s->pending = pending;
     s->tokens = tokens;
     s->g.updates = updates;
@@ -196,23 +223,43 @@ static void scale_grad(struct gates *g, double f)
             g->grad[l][o] *= f;
 }
 
-static int micro_step(struct searcher *s, struct model *super, struct acts *acts, struct stream *st, struct row_order *order, struct prog *bar, struct err *e)
+/* The work of all searches on one model. */
+struct bench {
+    const struct search_opts *o;
+    struct model *super;
+    struct acts acts;
+    struct stream st;
+    struct row_order order;
+    struct prog bar;
+    double f0, g0; /* the counters when the current stretch began */
+};
+
+/* What was counted since the last call is this search's. */
+static void bill(struct bench *b, struct searcher *s)
 {
-    const struct search_opts *o = s->o;
-    int64_t rows[64];
+    double f = b->super->be->flops, g = b->st.flops_forward;
+    s->flops += f - b->f0;
+    s->flops_forward += g - b->g0;
+    b->f0 = f;
+    b->g0 = g;
+}
+
+static int advance(struct bench *b, struct searcher *s, const int64_t *rows, struct err *e)
+{
+    const struct search_opts *o = b->o;
     double kl, T = anneal_temperature(o->anneal, s->step, o->steps, o->t_hi, o->t_lo);
-    for (int64_t i = 0; i < o->micro; i++) {
-        rows[i] = order_row(order, s->step * o->micro + i);
-        s->tokens += st->shard->len[rows[i]];
-    }
-    TRY(search_gradient(super, acts, st, &s->g, rows, (int)o->micro, o->lambda, T, o->relax, o->positions, &kl, e));
+    for (int64_t i = 0; i < o->micro; i++)
+        s->tokens += b->st.shard->len[rows[i]];
+    TRY(gradient(b->super, &b->acts, &b->st, &s->g, rows, (int)o->micro, s->lambda, T, o->relax, o->positions, &kl, e));
     if (!finite_f64(kl))
-        return ERR(e, E_NUMERIC, "search: micro-step %" PRId64 " of %" PRId64 ": the KL divergence is not finite", s->step + 1, o->steps);
+        return ERR(e, E_NUMERIC, "search: lambda %g: micro-step %" PRId64 " of %" PRId64 ": the KL divergence is not finite", s->lambda, s->step + 1, o->steps);
     s->step++;
     s->pending++;
-    bool last = s->step == o->steps;
+    bool last = s->step == o->steps, update = s->pending == o->accumulate || (last && !o->drop_partial);
+    if (s->weights.be) /* at the probabilities that the logits' half just used */
+        TRY(bilevel_step(&s->weights, b->super, &b->acts, &b->st, s->step - 1, (int)o->micro, o->positions, update, &s->tokens, e));
     s->grad_norm = 0;
-    if (s->pending == o->accumulate || (last && !o->drop_partial)) {
+    if (update) {
         scale_grad(&s->g, 1 / (double)s->pending);
         s->grad_norm = gates_update(&s->g, o->lr, o->b1, o->b2, o->eps);
         s->pending = 0;
@@ -220,10 +267,26 @@ static int micro_step(struct searcher *s, struct model *super, struct acts *acts
     log_step(s, T, kl);
     char extra[160];
     snprintf(extra, sizeof extra, "step %" PRId64 "/%" PRId64 "  kl %.4f  budget %.2f  T %.2f", s->step, o->steps, kl, gates_budget(&s->g, T), T);
-    prog_update(bar, s->tokens, extra);
-    if (last || interrupted() || (o->ckpt_every && s->step % o->ckpt_every == 0))
-        TRY(save_state(s, e));
-    return !last && interrupted() ? ERR(e, E_INTERRUPTED, "search: interrupted after micro-step %" PRId64 " of %" PRId64 "; run the same command again to go on", s->step, o->steps) : 0;
+    prog_update(&b->bar, s->tokens, extra);
+    bill(b, s);
+    return last || interrupted() || (o->ckpt_every && s->step % o->ckpt_every == 0) ? save_state(s, e) : 0;
+}
+
+/* One micro-step of the searches that stand at `step`: after a kill between two state files some may be ahead. */
+static int micro_step(struct bench *b, struct searcher *s, int n, int64_t step, struct err *e)
+{
+    int64_t rows[64];
+    for (int64_t i = 0; i < b->o->micro; i++)
+        rows[i] = order_row(&b->order, step * b->o->micro + i);
+    TRY(stream_set(&b->st, rows, (int)b->o->micro, e));
+    if (s[0].step != step) { /* the teacher's pass is the first search's: paid already */
+        b->f0 = b->super->be->flops;
+        b->g0 = b->st.flops_forward;
+    }
+    for (int i = 0; i < n; i++)
+        if (s[i].step == step)
+            TRY(advance(b, &s[i], rows, e));
+    return step + 1 < b->o->steps && interrupted() ? ERR(e, E_INTERRUPTED, "search: interrupted after micro-step %" PRId64 " of %" PRId64 "; run the same command again to go on", step + 1, b->o->steps) : 0;
 }
 
 static int hard_eval(struct model *super, struct acts *acts, struct stream *st, const enum mixer_kind *kind, const struct search_opts *o, struct kl_sums *out, struct err *e)
@@ -238,8 +301,8 @@ static void make_selection(const struct searcher *s, struct selection *sel)
     const struct search_opts *o = s->o;
     *sel = (struct selection){.layers = s->g.layers, .version = 1, .has_p = true, .seed = o->seed, .tokens = s->tokens, .filled = true};
     snprintf(sel->method, sizeof sel->method, "dash-%d", s->g.ops);
-    static const char *const zero_words[] = {"", "layer0=search", "layer0=linear", "layer0=full"};
-    snprintf(sel->variant, sizeof sel->variant, "%s%s%s", zero_words[o->layer0], o->positions == POS_ANSWERS ? " positions=answers" : "", o->relax == RELAX_STE ? " straight-through" : "");
+    static const char *const relax_words[] = {"", " straight-through", " bilevel"}, *const zero_words[] = {"", "layer0=search", "layer0=linear", "layer0=full"};
+    snprintf(sel->variant, sizeof sel->variant, "%s%s%s", zero_words[o->layer0], o->positions == POS_ANSWERS ? " positions=answers" : "", relax_words[o->relax]);
     for (int l = 0; l < s->g.layers; l++) {
         double p[MAX_OPS];
         gates_p(&s->g, l, o->anneal == ANNEAL_NONE ? o->t_hi : o->t_lo, p);
@@ -251,9 +314,12 @@ static void make_selection(const struct searcher *s, struct selection *sel)
         sel->kind[0] = MIX_GDN;
 }
 
-static int finish(struct searcher *s, struct model *super, struct acts *acts, struct stream *st, struct search_result *out, struct err *e)
+static int finish(struct bench *b, struct searcher *s, struct search_result *out, struct err *e)
 {
     const struct search_opts *o = s->o;
+    struct model *super = b->super;
+    struct acts *acts = &b->acts;
+    struct stream *st = &b->st;
     double T = o->anneal == ANNEAL_NONE ? o->t_hi : o->t_lo;
     int64_t rows = st->shard->rows;
     enum mixer_kind kind[MAX_LAYERS];
@@ -269,7 +335,11 @@ static int finish(struct searcher *s, struct model *super, struct acts *acts, st
         kind[0] = MIX_FULL;
     TRY(hard_eval(super, acts, st, kind, o, &out->argmax_full0, e));
     TRY(hard_eval(super, acts, st, out->sel.kind, o, &out->argmax, e));
+    bill(b, s);
     out->tokens = s->tokens;
+    out->flops = s->flops;
+    out->flops_forward = out->sel.flops_forward = s->flops_forward;
+    out->sel.flops_backward = s->flops - s->flops_forward;
     return 0;
 }
 
@@ -279,43 +349,92 @@ static int check_opts(const struct search_opts *o, const struct shard *data, str
         return ERR(e, E_USAGE, "search: micro-batch %" PRId64 " (1..64), accumulation %" PRId64 " and steps %" PRId64 " must be positive", o->micro, o->accumulate, o->steps);
     if (o->heldout < 1 || o->row_lo < 0 || o->row_hi > data->rows - o->heldout || o->row_lo >= o->row_hi)
         return ERR(e, E_USAGE, "search: rows %" PRId64 "..%" PRId64 " must lie before the %" PRId64 " held-out rows of %" PRId64, o->row_lo, o->row_hi, o->heldout, data->rows);
-    if (o->t_hi <= 0 || o->t_lo <= 0 || o->lambda < 0)
-        return ERR(e, E_USAGE, "search: temperatures %g and %g must be positive, lambda %g not negative", o->t_hi, o->t_lo, o->lambda);
+    if (o->t_hi <= 0 || o->t_lo <= 0)
+        return ERR(e, E_USAGE, "search: temperatures %g and %g must be positive", o->t_hi, o->t_lo);
+    if (o->relax == RELAX_BILEVEL && (o->row_hi - o->row_lo < 2 || !(o->lr_weights >= 0)))
+        return ERR(e, E_USAGE, "search: bilevel needs at least two rows and a learning rate of the weights that is not negative (%g)", o->lr_weights);
     if (o->window_op && (o->window < 1 || o->window >= data->seq))
         return ERR(e, E_USAGE, "search: window %" PRId64 " must be in 1..%" PRId64 " (the rows' length less 1)", o->window, data->seq - 1);
     return 0;
 }
 
+static int open_bench(struct bench *b, struct searcher *s, struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, struct err *e)
+{
+    const struct search_opts *o = b->o;
+    bool bilevel = o->relax == RELAX_BILEVEL;
+    int64_t mid = bilevel ? o->row_lo + (o->row_hi - o->row_lo) / 2 : o->row_hi; /* bilevel: the first half is the logits', the second the weights' */
+    struct acts_opts ao = {.rows = o->micro * data->seq, .seqs = (int32_t)o->micro, .train = true, .wgrad = bilevel};
+    TRY(assemble(&b->super, teacher, lin, &s->g, o->window, bilevel, e));
+    TRY(set_p(b->super, &s->g, 1, false, e));
+    TRY(acts_open(&b->acts, b->super, &ao, e));
+    TRY(stream_open(&b->st, teacher->be, data, teacher, cache, o->micro, o->tau, e));
+    TRY(order_init(&b->order, o->seed, o->row_lo, mid, e));
+    if (bilevel)
+        TRY(bilevel_open(&s->weights, b->super, o->lr_weights, o->seed, mid, o->row_hi, e));
+    return bilevel && s->step > 0 ? bilevel_load(&s->weights, s->dir, s->step, e) : 0;
+}
+
+static void close_bench(struct bench *b)
+{
+    if (b->order.perm)
+        order_free(&b->order);
+    stream_close(&b->st);
+    if (b->acts.layer)
+        acts_close(&b->acts);
+    if (b->super)
+        model_close(b->super);
+}
+
+static int open_searchers(struct searcher *s, const struct search_opts *o, const double *lambda, int n, const char *const *dir, int layers, int64_t seq, struct err *e)
+{
+    for (int i = 0; i < n; i++) {
+        s[i] = (struct searcher){.o = o, .dir = dir[i], .lambda = lambda[i], .saved = -1};
+        if (!(lambda[i] >= 0))
+            return ERR(e, E_USAGE, "search: lambda %g is negative", lambda[i]);
+        search_gates_init(&s[i].g, o, layers, seq);
+        TRY(mkdir_p(dir[i], e));
+        TRY(load_state(&s[i], e));
+    }
+    return 0;
+}
+
+static int64_t lowest_step(const struct searcher *s, int n)
+{
+    int64_t step = s[0].step;
+    for (int i = 1; i < n; i++)
+        step = MIN(step, s[i].step);
+    return step;
+}
+
+int search_sweep(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, const struct search_opts *o, const double *lambda, int n, const char *const *dir,
+                 struct search_result *out, struct err *e)
+{
+    struct bench b = {.o = o};
+    memset(out, 0, sizeof *out * (size_t)n);
+    TRY(check_opts(o, data, e));
+    if (n < 1 || (n > 1 && o->relax == RELAX_BILEVEL))
+        return ERR(e, E_USAGE, "search: %d values of lambda at once (at least 1; a bilevel search changes weights, so it takes one)", n);
+    struct searcher *s = calloc((size_t)n, sizeof *s);
+    if (!s)
+        return err_nomem(e, (size_t)n * sizeof *s, "searches");
+    int rc = open_searchers(s, o, lambda, n, dir, (int)teacher->cfg.L, data->seq, e) || open_bench(&b, s, teacher, lin, data, cache, e);
+    prog_start(&b.bar, "search", "tok", o->steps * o->micro * data->seq * (o->relax == RELAX_BILEVEL ? 2 : 1));
+    b.f0 = teacher->be->flops;
+    for (int64_t step; rc == 0 && (step = lowest_step(s, n)) < o->steps;)
+        rc = micro_step(&b, s, n, step, e);
+    prog_end(&b.bar);
+    for (int i = 0; rc == 0 && i < n; i++)
+        rc = finish(&b, &s[i], &out[i], e);
+    for (int i = 0; i < n; i++) {
+        bilevel_close(&s[i].weights);
+        str_free(&s[i].log);
+    }
+    free(s);
+    close_bench(&b);
+    return rc ? -1 : 0;
+}
+
 int search_run(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, const struct search_opts *o, const char *dir, struct search_result *out, struct err *e)
 {
-    struct searcher s = {.o = o, .dir = dir};
-    struct stream st = {0};
-    struct acts acts = {0};
-    struct row_order order = {0};
-    struct model *super = NULL;
-    struct prog bar;
-    *out = (struct search_result){0};
-    TRY(check_opts(o, data, e));
-    TRY(mkdir_p(dir, e));
-    search_gates_init(&s.g, o, (int)teacher->cfg.L, data->seq);
-    struct acts_opts ao = {.rows = o->micro * data->seq, .seqs = (int32_t)o->micro, .train = true, .wgrad = false};
-    double flops0 = teacher->be->flops;
-    int rc = load_state(&s, e) || search_supernet(&super, teacher, lin, &s.g, o->window, e) || set_p(super, &s.g, 1, false, e) || acts_open(&acts, super, &ao, e) ||
-             stream_open(&st, teacher->be, data, teacher, cache, o->micro, o->tau, e) || order_init(&order, o->seed, o->row_lo, o->row_hi, e);
-    prog_start(&bar, "search", "tok", o->steps * o->micro * data->seq);
-    while (rc == 0 && s.step < o->steps)
-        rc = micro_step(&s, super, &acts, &st, &order, &bar, e);
-    prog_end(&bar);
-    if (rc == 0)
-        rc = finish(&s, super, &acts, &st, out, e);
-    out->flops = teacher->be->flops - flops0;
-    if (order.perm)
-        order_free(&order);
-    stream_close(&st);
-    if (acts.layer)
-        acts_close(&acts);
-    if (super)
-        model_close(super);
-    str_free(&s.log);
-    return rc ? -1 : 0;
+    return search_sweep(teacher, lin, data, cache, o, &o->lambda, 1, &dir, out, e);
 }

@@ -25,6 +25,7 @@ struct search_opts {
     bool drop_partial;
     enum anneal anneal;
     enum relax relax;
+    double lr_weights;       /* bilevel: of the mixers' weights */
     double t_hi, t_lo;
     double lr, b1, b2, eps;
     double alpha_init_std;
@@ -41,10 +42,17 @@ struct search_result {
     struct gate_diag diag_t1;   /* at T_arch = 1 */
     struct kl_sums soft, argmax_full0, argmax; /* held-out KL: mixture; argmax with layer 0 as searched; as it will be distilled */
     int64_t tokens;
-    double flops;
+    double flops, flops_forward; /* counted, across interruptions; of them forward */
 };
 /* dir: log.tsv and state.tsv go there. */
 int search_run(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, const struct search_opts *o, const char *dir, struct search_result *out, struct err *e);
+
+/*
+ * Several lambdas on one pass of the teacher: n searches in lockstep over the same micro-batches, each with its own logits, dir[i] and out[i]; each gives the same bytes as a search of its own (its FLOPs
+ * leave out the teacher's, which the first one bears). o->lambda is not read. Not for bilevel.
+ */
+int search_sweep(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, const struct search_opts *o, const double *lambda, int n, const char *const *dir,
+                 struct search_result *out, struct err *e);
 
 /* Gradient of the search loss on alpha by one micro-batch, for tests: gates as set up, loss = KL mean + lambda p.c. */
 int search_gradient(struct model *super, struct acts *acts, struct stream *st, struct gates *g, const int64_t *rows, int n, double lambda, double T, enum relax relax, enum positions pos, double *kl_mean, struct err *e);

@@ -145,6 +145,11 @@ static bool answer_next(const struct shard *s, int64_t row, int64_t t)
     return t + 1 < s->len[row] && (s->mask[row * s->seq + t + 1] & TOK_ANSWER);
 }
 
+bool stream_counts(const struct shard *s, int64_t row, int64_t t, enum positions pos)
+{
+    return pos == POS_ALL || answer_next(s, row, t);
+}
+
 double stream_weight(const struct shard *s, int64_t row, enum positions pos)
 {
     if (pos == POS_ALL)
@@ -174,7 +179,9 @@ int stream_set(struct stream *s, const int64_t *rows, int n, struct err *e)
         TRY(put_f32(s->be, view_at(s->t_hidden, 0, s->batch.seqs.rows * D), s->host, e));
     } else {
         struct view h;
+        double f0 = s->be->flops;
         TRY(model_fwd(s->teacher, &s->t_acts, &s->batch, NULL, &h, e));
+        s->flops_forward += s->be->flops - f0;
         be_copy(s->be, view_at(s->t_hidden, 0, s->batch.seqs.rows * D), view_at(h, 0, s->batch.seqs.rows * D));
         s->teacher_tokens += (double)s->batch.seqs.rows;
     }
@@ -198,6 +205,7 @@ int stream_kl(struct stream *s, const struct model *student, struct view hidden,
     const struct param *hs = model_head(student), *ht = model_head(s->teacher);
     struct op_head_kl op = {.kl = view_at(s->kl, 0, R), .hs = view_at(hidden, 0, R * D), .ws = hs->w, .ht = view_at(s->t_hidden, 0, R * D), .wt_head = ht->w, .wt = view_at(s->w, 0, R),
                             .rows = R, .dim = D, .vocab = s->teacher->cfg.N, .tau = s->tau};
+    s->flops_forward += cost_head_kl(&op).flops;
     if (grad)
         op.dhs = view_at(s->dh, 0, R * D);
     if (grad && head_grad)
@@ -225,7 +233,9 @@ int stream_eval(struct stream *s, struct model *student, struct acts *acts, int6
             rows[i] = r + i;
         struct view h;
         TRY(stream_set(s, rows, n, e));
+        double f0 = s->be->flops;
         TRY(model_fwd(student, acts, &s->batch, NULL, &h, e));
+        s->flops_forward += s->be->flops - f0;
         TRY(stream_kl(s, student, h, POS_ALL, false, false, 1, out, e));
     }
     return 0;

@@ -34,11 +34,13 @@ struct stream {
     int64_t max_rows;
     double tau;
     double fwd_tokens, teacher_tokens; /* counted */
+    double flops_forward;              /* of the teacher, the KL's value, and the models that stream_eval runs; callers add their own forwards */
 };
 /* For up to `micro` rows of the shard at a time. */
 int stream_open(struct stream *s, struct backend *be, const struct shard *shard, struct model *teacher, const struct hcache *cache, int64_t micro, double tau, struct err *e);
 void stream_close(struct stream *s);
-/* Loss positions of a row under a rule. */
+/* Whether position t of a row counts under a rule; how many of a row do. */
+bool stream_counts(const struct shard *s, int64_t row, int64_t t, enum positions pos);
 double stream_weight(const struct shard *s, int64_t row, enum positions pos);
 /* Sets the batch to these rows and the teacher's hidden rows. */
 int stream_set(struct stream *s, const int64_t *rows, int n, struct err *e);

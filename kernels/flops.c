@@ -5,6 +5,7 @@
  */
 #include "kernels/op_views.h"
 
+#include <math.h>
 #include <string.h>
 
 double attn_pairs(const struct seqs *s, int32_t window)
@@ -120,11 +121,17 @@ static double chunk_sum(const struct seqs *s, double a, double b, double c)
     return sum;
 }
 
+/* Every op counts a whole number, so that sums are exact (below 2^53) whatever was counted before: a resumed run adds up to the same. */
+static double whole(double flops)
+{
+    return floor(flops + 0.5);
+}
+
 /* Chunk form of n rows: K S, Q S, K^T V' are 2nKV each; K K^T, Q K^T 2nnK and A W, P V' 2nnV each; the inverse 2/3 n^3. */
 double flops_gdn(const struct op_gdn *d)
 {
     double k = (double)d->kdim, v = (double)d->vdim;
-    return (double)d->hv * chunk_sum(d->seqs, 6 * k * v, 4 * (k + v), 2.0 / 3);
+    return whole((double)d->hv * chunk_sum(d->seqs, 6 * k * v, 4 * (k + v), 2.0 / 3));
 }
 /* Seven products with the state, five over K and five over V inside the chunk, two n^3; replaying the states when they were not kept: K S,
  * K^T V', A W. */
@@ -139,7 +146,7 @@ double flops_gdn_bwd(const struct op_gdn_bwd *d)
         b += 2 * k;
         c += 2.0 / 3;
     }
-    return (double)d->hv * chunk_sum(d->seqs, a, b, c);
+    return whole((double)d->hv * chunk_sum(d->seqs, a, b, c));
 }
 double flops_gdn_out(const struct op_gdn_out *d)
 {

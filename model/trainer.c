@@ -25,8 +25,14 @@ struct loop {
     struct str metrics;
     double best, head_sum, tail_sum;
     int64_t step, tokens;
+    double flops_before; /* of earlier processes, less the counter when this one began */
     bool have_ckpt;
 };
+
+static double flops_so_far(const struct loop *t)
+{
+    return t->flops_before + t->be->flops;
+}
 
 /* ---- checkpoints: weights, moments, counters ---- */
 
@@ -69,7 +75,12 @@ static int save_state(struct loop *t, struct err *e)
     TRY(mkdir_p(t->o->dir, e));
     TRY(st_out_open(&w, path_join(path, t->o->dir, "last.safetensors"), e));
     int rc = meta_f64(w, "step", (double)t->step, e) || meta_f64(w, "tokens", (double)t->tokens, e) || meta_f64(w, "best", t->best, e) || meta_f64(w, "head", t->head_sum, e) ||
-             meta_f64(w, "tail", t->tail_sum, e);
+             meta_f64(w, "tail", t->tail_sum, e) || meta_f64(w, "flops", flops_so_far(t), e);
+    for (int i = 0; rc == 0 && i < t->loss->n_keep; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "keep%d", i);
+        rc = meta_f64(w, key, t->loss->keep[i], e);
+    }
     for (int i = 0; rc == 0 && i < 4; i++) {
         char key[16];
         snprintf(key, sizeof key, "eval%d", i);
@@ -163,6 +174,12 @@ static int load_state(struct loop *t, struct err *e)
         snprintf(key, sizeof key, "eval%d", i);
         t->res->eval_first[i] = meta_get(&f, key);
     }
+    for (int i = 0; i < t->loss->n_keep; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "keep%d", i);
+        t->loss->keep[i] = meta_get(&f, key);
+    }
+    t->flops_before = meta_get(&f, "flops") - t->be->flops;
     t->have_ckpt = true;
     st_close(&f);
     return rc != 0 ? -1 : load_metrics(t, e);
@@ -308,6 +325,19 @@ static int one_step(struct loop *t, struct prog *bar, struct err *e)
     return 0;
 }
 
+/* The values of a run that was complete already: computed again, counted once. */
+static int evaluate_again(struct loop *t, double v[4], struct err *e)
+{
+    double keep[4] = {0}, before = t->be->flops;
+    for (int i = 0; i < t->loss->n_keep; i++)
+        keep[i] = t->loss->keep[i];
+    TRY(evaluate(t, v, e));
+    for (int i = 0; i < t->loss->n_keep; i++)
+        t->loss->keep[i] = keep[i];
+    t->flops_before -= t->be->flops - before;
+    return 0;
+}
+
 static int prepare(struct loop *t, struct params *params, struct err *e)
 {
     t->params = calloc(params->n + 1, sizeof *t->params);
@@ -327,7 +357,7 @@ static int prepare(struct loop *t, struct params *params, struct err *e)
 
 int train_run(struct backend *be, struct params *params, const struct shard *data, const struct train_opts *o, const struct train_loss *loss, struct train_result *out, struct err *e)
 {
-    struct loop t = {.be = be, .data = data, .o = o, .loss = loss, .res = out, .best = INFINITY};
+    struct loop t = {.be = be, .data = data, .o = o, .loss = loss, .res = out, .best = INFINITY, .flops_before = -be->flops};
     *out = (struct train_result){0};
     if (o->steps < 1 || o->batch < 1 || o->micro < 1 || o->row_hi > data->rows)
         return ERR(e, E_USAGE, "%s: steps %" PRId64 ", batch %" PRId64 ", micro-batch %" PRId64 " must be positive and rows up to %" PRId64 " exist (%" PRId64 " do)", o->stage, o->steps, o->batch,
@@ -338,7 +368,7 @@ int train_run(struct backend *be, struct params *params, const struct shard *dat
     if (rc == 0 && t.step == 0)
         rc = evaluate(&t, out->eval_first, e);
     if (rc == 0 && t.step == o->steps)
-        rc = evaluate(&t, out->eval_last, e);
+        rc = evaluate_again(&t, out->eval_last, e);
     while (rc == 0 && t.step < o->steps)
         rc = one_step(&t, &bar, e);
     prog_end(&bar);
@@ -348,6 +378,7 @@ int train_run(struct backend *be, struct params *params, const struct shard *dat
     out->tokens = t.tokens;
     out->loss_first = t.head_sum;
     out->loss_last = t.tail_sum;
+    out->flops = flops_so_far(&t);
     be_view_free(be, &t.norm);
     order_free(&t.order);
     str_free(&t.metrics);

@@ -41,12 +41,15 @@ struct train_loss {
     int (*eval)(void *ctx, double *values, struct err *e);
     const char *eval_names[4];
     int n_eval;
+    double *keep; /* n_keep counters of the caller's (up to 4) that checkpoints hold and a resumed run gets back; NULL = none */
+    int n_keep;
 };
 
 struct train_result {
     int64_t steps, tokens;
     double loss_first, loss_last;      /* mean of the first and last 10 % of steps */
     double eval_first[4], eval_last[4];
+    double flops; /* counted from step 0 on, across interruptions */
 };
 
 /* Trains the trainable ones of params; their gradients and optimiser state are allocated here when absent. */

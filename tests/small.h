@@ -1,0 +1,63 @@
+/* Small random models, linear mixers and token shards for tests of searches and selectors. */
+#ifndef TESTS_SMALL_H
+#define TESTS_SMALL_H
+
+#include "core/rng.h"
+#include "model/data.h"
+#include "model/model.h"
+#include "tests/test.h"
+
+enum { SMALL_VOCAB = 40, SMALL_SEQ = 24 };
+
+static inline struct mcfg small_cfg(int layers)
+{
+    struct mcfg c = {.arch = ARCH_QWEN2, .L = layers, .d = 16, .H = 4, .G = 2, .head_dim = 4, .F = 12, .N = SMALL_VOCAB, .max_pos = 128, .eps = 1e-6, .tie_embeddings = true, .qkv_bias = true, .bos = -1,
+                     .pad = -1};
+    c.rope = (struct mcfg_rope){.theta = 1e4, .factor = 1, .attention_factor = 1, .truncate = true};
+    return c;
+}
+
+/* A random teacher (frozen) and its untrained linear mixers. planted >= 0: the output of that layer's mixer is made large and of all others small, in the teacher and, with it, in the mixers made from it: so the
+ * layer's attention matters and no other's does. */
+static inline void small_model(struct backend *be, int layers, int planted, struct model **t, struct linset **lin)
+{
+    struct mcfg c = small_cfg(layers);
+    struct linset_opts lo = LINSET_OPTS;
+    struct init_normal init = {.seed = 7, .std = 0.25};
+    CHECK_OK(model_new(t, be, &c, model_init_normal, &init, e));
+    params_set_trainable(&(*t)->params, -1, false);
+    for (size_t i = 0; planted >= 0 && i < (*t)->params.n; i++) {
+        struct param *p = (*t)->params.v[i];
+        if (!strstr(p->name, "self_attn.o_proj.weight"))
+            continue;
+        float *w = malloc((size_t)p->n * sizeof *w);
+        CHECK_OK(get_f32(be, w, p->w, e));
+        for (int64_t j = 0; j < p->n; j++)
+            w[j] *= p->layer == planted ? 4.0f : 0.02f;
+        CHECK_OK(put_f32(be, p->w, w, e));
+        free(w);
+    }
+    lo.init.seed = 7;
+    CHECK_OK(linset_make(lin, *t, &lo, e));
+}
+
+/* `rows` random rows of SMALL_SEQ tokens (every third one shorter); the last quarter of a row is an answer. */
+static inline void small_shard(const char *dir, int rows, struct shard *s)
+{
+    struct shard_out o;
+    CHECK_OK(shard_create(&o, dir, SMALL_SEQ, SMALL_VOCAB, e));
+    for (int r = 0; r < rows; r++) {
+        int32_t ids[SMALL_SEQ];
+        uint8_t mask[SMALL_SEQ];
+        int n = r % 3 == 2 ? SMALL_SEQ - 5 : SMALL_SEQ;
+        for (int t = 0; t < n; t++) {
+            ids[t] = (int32_t)ctr_below(11, (uint64_t)r, (uint64_t)t, SMALL_VOCAB);
+            mask[t] = (uint8_t)(TOK_PRESENT | (t >= n - n / 4 ? TOK_ANSWER : 0));
+        }
+        CHECK_OK(shard_add(&o, ids, mask, n, true, e));
+    }
+    CHECK_OK(shard_commit(&o, "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", e));
+    CHECK_OK(shard_open(s, dir, true, e));
+}
+
+#endif
