@@ -9,7 +9,9 @@ const struct selector *const selectors[] = {
     &sel_kv, &sel_ar, &sel_ar_mh, &sel_vt, &sel_cwe,
     &sel_lm_ppl, &sel_act_mse,
     &sel_smart, &sel_halo,
-    &sel_avg_s1, &sel_avg_s2,
+    &sel_ga_s1, &sel_gr_s1, &sel_avg_s1,
+    &sel_ga_s2, &sel_gr_s2, &sel_avg_s2,
+    &sel_flashmorph, &sel_postnas,
     &sel_published, &sel_custom,
 };
 const size_t n_selectors = ARRAY_LEN(selectors);

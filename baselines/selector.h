@@ -8,6 +8,7 @@
 #include "dash/selection.h"
 #include "dash/stream.h"
 
+struct select_train;
 struct select_input {
     struct backend *be;
     struct model *teacher;        /* NULL when the selector needs none (layers then counts) */
@@ -32,6 +33,8 @@ struct select_input {
         int32_t batch;            /* sequences decoded together; changes no result */
         const char *data_dir;     /* the bundled ruler/data: words, essays */
     } probe;
+    const char *scores_dir;                 /* where `scores` was read from, for what a selection does not hold; or NULL */
+    const struct select_train *train;       /* trained.h: selectors that train; NULL for the others */
 };
 struct selector {
     const char *name, *title, *about, *needs, *cost, *source;
@@ -50,6 +53,7 @@ struct selector {
 extern const struct selector sel_uniform, sel_random, sel_lm_ppl, sel_act_mse, sel_published, sel_custom;
 extern const struct selector sel_kv, sel_ar, sel_ar_mh, sel_vt, sel_cwe; /* task probes */
 extern const struct selector sel_smart, sel_halo, sel_avg_s1, sel_avg_s2;
+extern const struct selector sel_ga_s1, sel_gr_s1, sel_ga_s2, sel_gr_s2, sel_flashmorph, sel_postnas; /* trained.h */
 extern const struct selector *const selectors[];
 extern const size_t n_selectors;
 const struct selector *selector_find(const char *name);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "baselines/selector.h"
+#include "baselines/trained.h"
 #include "cli/stages_work.h"
 
 static const char *const method_words[] = {
@@ -11,8 +11,11 @@ static const char *const method_words[] = {
     "kv", "ar", "ar-mh", "vt", "cwe",
     "lm-ppl", "act-mse",
     "smart", "halo",
-    "avg-s1", "avg-s2",
+    "ga-s1", "gr-s1", "avg-s1",
+    "ga-s2", "gr-s2", "avg-s2",
+    "flashmorph", "postnas",
     "published", "custom", NULL};
+static const char *const loss_words[] = {"heldout", "train", NULL};
 static const char *const form_words[] = {"raw", "ruler", NULL};
 static const char *const any_expand_words[] = {"any", "head", "row", NULL};
 
@@ -36,6 +39,18 @@ static const struct param_spec select_params[] = {
     {.name = "first", .type = PT_REF, .def = "", .help = "avg-s1, avg-s2: the GA run", .whole = true},
     {.name = "second", .type = PT_REF, .def = "", .help = "avg-s1, avg-s2: the GR run", .whole = true},
     {.name = "kv_expand", .type = PT_WORD, .def = "any", .words = any_expand_words, .help = "the KV expansion that the Stage-1 run must have"},
+    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = "0", .lo = 0, .hi = 1e13, .help = "training: of one layer's distillation (ga-s2, gr-s2), of the gates (flashmorph), of the supernet (postnas)"},
+    {.name = "train_batch", .type = PT_INT, .unit = "rows", .def = "4", .lo = 1, .hi = 65536, .help = "training: rows of one update"},
+    {.name = "lr", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 10, .help = "training: learning rate outside the mixers, flashmorph: of the gates; 0 = the method's (7e-6; 2e-2)"},
+    {.name = "lr_mixer", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 10, .help = "training: learning rate of the mixers; 0 = the method's (1e-4; postnas 1e-3)"},
+    {.name = "heldout", .type = PT_INT, .unit = "rows", .def = "16", .lo = 1, .hi = 1e6, .help = "training: the shard's last rows, scored on and never trained on"},
+    {.name = "score_loss", .type = PT_WORD, .def = "heldout", .words = loss_words, .help = "ga-s2, gr-s2: what ranks the layers"},
+    {.name = "sequential", .type = PT_BOOL, .def = "false", .help = "ga-s2, gr-s2: layers that are left are scored again after each choice"},
+    {.name = "rounds", .type = PT_INT, .def = "1", .lo = 1, .hi = 1000, .help = "ga-s2, gr-s2: layers are scored after each of so many parts of the tokens"},
+    {.name = "stop_overlap", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 1, .help = "ga-s2, gr-s2: no further round when two successive top-K sets share this part; 0 = all rounds"},
+    {.name = "beam", .type = PT_INT, .unit = "sets", .def = "8", .lo = 1, .hi = 4096, .help = "postnas: beam width"},
+    {.name = "gate_weight", .type = PT_NUM, .def = "0.1", .lo = 0, .hi = 1e6, .help = "flashmorph: weight of the sum of gates"},
+    {.name = "ckpt_every", .type = PT_INT, .unit = "steps", .def = "20", .lo = 0, .hi = 1e9, .help = "training: checkpoint interval", .free = true},
     {.name = "exclude", .type = PT_INTS, .def = "", .lo = 0, .hi = 255, .help = "layers that stay Linear whatever the method says"},
     {.name = "windows", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 255, .help = "as many more layers become Window: next in rank, or evenly spaced (a control of the operator space)"},
     {.name = "window_cost", .type = PT_NUM, .def = "0.125", .lo = 0, .hi = 1, .help = "w/T of a Window layer in the budget"},
@@ -123,12 +138,20 @@ static int select_files(const struct selector *s, char sets[1024], char data[102
     return s->needs_tokenizer ? cli_bundled(data, "ruler/data", e) : 0;
 }
 
+static struct select_train select_training(const struct node *n)
+{
+    return (struct select_train){.tokens = node_i64(n, "tokens"), .batch = node_i64(n, "train_batch"), .lr = node_f64(n, "lr"), .lr_mixer = node_f64(n, "lr_mixer"), .heldout = node_i64(n, "heldout"),
+                                 .ckpt_every = node_i64(n, "ckpt_every"), .train_loss = !strcmp(node_str(n, "score_loss"), "train"), .sequential = node_bool(n, "sequential"), .rounds = node_i64(n, "rounds"),
+                                 .stop_overlap = node_f64(n, "stop_overlap"), .beam = node_i64(n, "beam"), .gate_weight = node_f64(n, "gate_weight")};
+}
+
 static int select_go(struct env *env, const struct node *n, struct run *r, struct work *w, const struct selector *s, const struct earlier *from, struct err *e)
 {
     struct selection sel;
     struct result res;
     bool exclude[MAX_LAYERS] = {0}, any;
-    char sets[1024], data[1024];
+    char sets[1024], data[1024], scores[1024];
+    struct select_train train = select_training(n);
     TRY(select_files(s, sets, data, e));
     TRY(select_exclude(n, w->teacher->cfg.L, exclude, &any, e));
     struct select_input in = {.be = env->rt.be, .teacher = w->teacher, .lin = w->lin, .data = w->data.ids ? &w->data : NULL, .cache = w->hidden, .layers = (int)w->teacher->cfg.L,
@@ -136,6 +159,7 @@ static int select_go(struct env *env, const struct node *n, struct run *r, struc
                               .seed = (uint64_t)node_i64(n, "seed"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .exclude = any ? exclude : NULL, .of = node_str(n, "of"), .windows = (int)node_i64(n, "windows"), .window_cost = node_f64(n, "window_cost"),
                               .model = node_str(n, "published_model"), .sets_path = sets, .spec = node_str(n, "layers"), .scores = from->have[0] ? &from->of[0] : NULL,
                               .first = from->have[1] ? &from->of[1] : NULL, .second = from->have[2] ? &from->of[2] : NULL, .out_dir = r->out, .work_dir = r->work,
+                              .scores_dir = from->have[0] ? node_path(n, "scores", scores) : NULL, .train = &train,
                               .probe = {.ruler = !strcmp(node_str(n, "probe_form"), "ruler"), .prompts = node_i64(n, "prompts"), .max_new = node_i64(n, "max_new"), .length = node_i64(n, "length"),
                                         .batch = (int32_t)node_i64(n, "batch"), .data_dir = data}};
     TRY(selector_run(s, &in, &sel, e));
@@ -173,8 +197,8 @@ static int select_plan(void *ctx, const struct node *n, struct stage_cost *c, st
     char path[1024], mp[1024], where[1024];
     struct mcfg cfg;
     UNUSED(ctx);
-    UNUSED(c);
     bool scores = node_has(n, "scores");
+    c->tokens = scores ? 0 : node_i64(n, "tokens");
     int64_t budget = node_i64(n, "budget");
     if (!s || s == &sel_custom)
         return 0;
