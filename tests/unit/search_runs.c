@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "core/fs.h"
+#include "core/prog.h"
 #include "dash/search.h"
 #include "tests/killed.h"
 #include "tests/small.h"
@@ -185,6 +186,7 @@ int main(void)
 {
     char root[] = "/tmp/dashlab-search-XXXXXX", shard[1100];
     CHECK(mkdtemp(root) != NULL);
+    prog_quiet(true);
     snprintf(shard, sizeof shard, "%s/shard", root);
     test_sweep(root, shard);
     /* after 1 micro-step (nothing saved), 7, and in the last evaluation */
