@@ -15,8 +15,10 @@ int switch_model(struct model **out, const struct model *teacher, const struct l
     int rc = 0;
     for (int64_t l = 0; rc == 0 && l < teacher->cfg.L; l++)
         rc = model_set_ops(*out, l, MIX_BIT(kind), NULL, 0, e);
-    if (rc != 0)
+    if (rc != 0) {
         model_close(*out);
+        *out = NULL;
+    }
     return rc ? -1 : 0;
 }
 

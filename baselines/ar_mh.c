@@ -114,4 +114,4 @@ static int pick(const struct select_input *in, struct selection *out, struct err
 }
 
 const struct selector sel_ar_mh = {.name = "ar-mh", .title = "AR-MH", .about = "loss of multi-hop associative recall when the layer's mixer is zeroed", .needs = "teacher with tokenizer",
-                                   .cost = "L+1 generation runs", .source = "GA-S2 code", .certain = true, .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};
+                                   .cost = "L+1 generation runs", .source = "GA-S2 code; greedy decoding", .certain = true, .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};

@@ -284,8 +284,8 @@ int probe_accuracy(struct model *m, const struct probe_set *s, const bool *ablat
 {
     int32_t n = (int32_t)s->n, most = 1;
     const int32_t **prompt = calloc(s->n + 1, sizeof *prompt);
-    int32_t *len = calloc(3 * s->n + 1, sizeof *len), *max_new = len + n, *out_len = len + 2 * n, **out = calloc(s->n + 1, sizeof *out);
-    int rc = prompt && len && out ? 0 : err_nomem(e, s->n * 32, "prompts");
+    int32_t *len = calloc(s->n + 1, sizeof *len), *max_new = calloc(s->n + 1, sizeof *len), *out_len = calloc(s->n + 1, sizeof *len), **out = calloc(s->n + 1, sizeof *out);
+    int rc = prompt && len && max_new && out_len && out ? 0 : err_nomem(e, s->n * 32, "prompts");
     for (int32_t i = 0; rc == 0 && i < n; i++) {
         prompt[i] = s->v[i].ids;
         len[i] = s->v[i].len;
@@ -301,6 +301,8 @@ int probe_accuracy(struct model *m, const struct probe_set *s, const bool *ablat
         free(out[i]);
     free((void *)(uintptr_t)prompt);
     free(len);
+    free(max_new);
+    free(out_len);
     free(out);
     return rc ? -1 : 0;
 }
