@@ -84,12 +84,37 @@ run 0 align --model $teacher --data "$work/pack" --tokens 1k --batch 1 --micro 1
 sel 0 smart --method smart --linear "$work/align" --data "$work/pack" --rows 1 --budget 3
 has "$work/smart/out/selection.json" '"flops_backward": 0.0'
 sel 0 smart6 --method smart --linear "$work/align" --data "$work/pack" --rows 1 --budget 6 --scores "$work/smart"
+for m in ga-s1 gr-s1; do sel 0 $m --method $m --linear "$work/align" --data "$work/pack" --rows 1 --budget 3; done
+sel 0 avg --method avg-s1 --first "$work/ga-s1" --second "$work/gr-s1" --budget 3
+has "$work/avg/out/selection.json" '"method": "avg-s1"'
+sel 2 x14 --method avg-s1 --first "$work/gr-s1" --second "$work/ga-s1" --budget 3; says "is a run of method 'gr-s1'"
+sel 0 win --method smart --linear "$work/align" --scores "$work/smart" --budget 2 --windows 3
+has "$work/win/out/selection.json" '"variant": "+3 Window"'
 sel 3 x12 --method smart --linear "$work/align" --data "$work/pack" --rows 1 --budget 3 --kv-expand row; says "KV expansion 'head', 'row' is asked for"
 cp -r "$work/align/out" "$work/other"
 sed -i 's/"sha256": "[0-9a-f]*"/"sha256": "0000000000000000000000000000000000000000000000000000000000000000"/' "$work/other/config.json"
 has "$work/other/config.json" '"sha256": "0000'
 sel 3 x13 --method smart --linear "$work/other" --data "$work/pack" --rows 1 --budget 3; says "this Stage 1 was made from another teacher"
 run 1 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers "$work/vt" --tokens 0 --heldout 1 --out "$work/d" --quiet; says "uninformative probe"
+
+# in a manifest that is no failure: the rest is made
+cat >"$work/m.yaml" <<EOF
+dash: 1
+name: probes
+inputs:
+  teacher: {path: $teacher}
+stages:
+  - {id: pack, kind: pack, model: teacher, text: [$work/text], seq: 128}
+  - {id: align, kind: align, model: teacher, data: pack, tokens: 1k, batch: 1, micro: 1, heldout: 1}
+  - {id: vt-scores, kind: select, method: vt, model: teacher, budget: 3, prompts: 2, max_new: 8}
+  - {id: vt, kind: select, method: vt, model: teacher, scores: vt-scores, matrix: {budget: [2, 6]}}
+  - {id: uniform, kind: select, method: uniform, model: teacher, budget: 3}
+  - {id: hybrid, kind: distill, model: teacher, linear: align, data: pack, layers: [vt, uniform], tokens: 0, heldout: 1}
+EOF
+run 0 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results" --quiet
+has "$work/out.txt" "0 failed, 2 declined"
+checks=$((checks + 1))
+[ "$(ls -d "$work"/runs/distill-*/OUTPUTS | wc -l)" = 1 ] || fail "not exactly one hybrid was made"
 
 echo "$checks checks, $failed failed"
 [ "$failed" = 0 ]
