@@ -8,6 +8,7 @@
 #include "cli/stages.h"
 #include "core/log.h"
 #include "experiments/export.h"
+#include "reports/site.h"
 
 static const char *const scale_words[] = {"ci", "tiny", "small", "paper", NULL};
 static const char *const export_words[] = {"slurm", NULL};
@@ -51,12 +52,31 @@ static void repro_close(struct repro *r)
     env_close(&r->env);
 }
 
-/* Results of the reports: `results/NAME/SCALE/`. */
+/* The runs behind the reports, for people and for the page: deterministic, so folders are named without their place. */
+static int write_runs(const struct plan *p, const char *dir, struct err *e)
+{
+    struct str s = STR_INIT;
+    char path[1024];
+    str_puts(&s, "stage\tkind\tsettings\tstate\trun\n");
+    for (size_t i = 0; i < p->n; i++) {
+        const struct node *n = p->nodes[i];
+        str_printf(&s, "%s\t%s\t%s\t%s\t%s\n", n->stage->id, n->kind->name, n->point, n->declined ? "declined" : n->error ? "failed" : n->state == RUN_COMPLETE ? "complete" : "not run",
+                   n->key[0] ? path_base(n->dir) : "-");
+    }
+    int rc = str_ok(&s, "runs.tsv", e) || mkdir_p(dir, e) || file_write(path_join(path, dir, "runs.tsv"), str_c(&s), s.len, e);
+    str_free(&s);
+    return rc ? -1 : 0;
+}
+
+/* Results of the reports: `results/NAME/SCALE/`, and the page over all results. */
 static int make_reports(struct repro *r, bool print, int *missing, struct str *verdict, struct err *e)
 {
-    char base[1024], dir[1024];
+    char base[1024], dir[1024], command[2100];
+    struct site_report *said = arena_array(&r->p.arena, r->m.n_reports + 1, sizeof *said);
     path_join(base, r->out, r->m.name);
     path_join(dir, base, r->m.scale);
+    if (!said)
+        return arena_ok(&r->p.arena, "reports", e);
     for (size_t i = 0; i < r->m.n_reports; i++) {
         struct str text = STR_INIT;
         struct report_result res = {0};
@@ -65,11 +85,18 @@ static int make_reports(struct repro *r, bool print, int *missing, struct str *v
             fputs(str_c(&text), stdout);
         *missing += res.missing;
         str_printf(verdict, "%s%s", verdict->len ? "; " : "", str_c(&res.verdict));
+        said[i] = (struct site_report){r->m.reports[i].name, r->m.reports[i].title, arena_strdup(&r->p.arena, str_c(&res.verdict))};
         str_free(&text);
         str_free(&res.verdict);
         TRY(rc);
     }
-    return 0;
+    TRY(arena_ok(&r->p.arena, "reports", e));
+    if (!r->m.n_reports)
+        return 0;
+    snprintf(command, sizeof command, "dashlab reproduce %s --scale %s", r->manifest, r->m.scale);
+    TRY(write_runs(&r->p, dir, e));
+    TRY(site_note(dir, r->m.name, r->m.scale, r->m.title, command, said, r->m.n_reports, e));
+    return site_write(r->out, e);
 }
 
 static void on_done(void *ctx, const struct plan *p, const struct node *n)
@@ -119,8 +146,8 @@ static int reproduce_run(struct repro *r, struct err *e)
     if (rc == 0 && r->c.json)
         print_json(r, &s, str_c(&verdict));
     else if (rc == 0) {
-        printf("%d stages: %d up to date, %d ran (%d resumed), %d failed, %d declined; %s, results in %s/%s/%s\n", s.total, s.up_to_date, s.ran, s.resumed, s.failed, s.declined, r->env.rt.be ? r->env.rt.be->desc : "nothing computed",
-               r->out, r->m.name, r->m.scale);
+        printf("%d stages: %d up to date, %d ran (%d resumed), %d failed, %d declined; %s, results in %s/%s/%s, all of them in %s/index.html\n", s.total, s.up_to_date, s.ran, s.resumed, s.failed, s.declined, r->env.rt.be ? r->env.rt.be->desc : "nothing computed",
+               r->out, r->m.name, r->m.scale, r->out);
         printf("RESULT (%s scale%s): %s\n", r->m.scale, strcmp(r->m.scale, "paper") ? ", not the paper's setting" : "", verdict.len ? str_c(&verdict) : "no report asked for");
     }
     str_free(&verdict);
@@ -237,7 +264,7 @@ int cmd_report(int argc, char **argv, struct err *e)
 {
     struct repro r = REPRO_INIT;
     const struct opt opts[] = {REPRO_OPTS(&r),
-                               {.name = "explain", .type = OPT_STR, .dst = &r.explain, .arg = "CELL", .help = "the runs and the arithmetic behind SELECTOR@BUDGET", .group = "Manifest"},
+                               {.name = "explain", .type = OPT_STR, .dst = &r.explain, .arg = "CELL", .help = "the runs and the arithmetic behind SELECTOR@BUDGET or LABEL:B=BUDGET", .group = "Manifest"},
                                COMMON_OPTS(&r.c)};
     const struct cmd_spec spec = {.synopsis = "dashlab report MANIFEST [OPTIONS]", .about = "Tables and figures from the runs that are complete; computes nothing.", .examples = "  dashlab report experiments/table1.yaml\n  dashlab report experiments/table1.yaml --explain dash-2@3",
                                   .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};

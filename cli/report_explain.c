@@ -49,17 +49,20 @@ int report_explain(struct plan *p, const struct report *rep, const char *cell, s
     struct sel_data *d = calloc(1, sizeof *d);
     bool *seen = calloc(p->n + 1, sizeof *seen);
     struct arena a;
-    size_t id = strcspn(cell, "@"), shown = 0;
+    const char *colon = strstr(cell, ":B="), *number;
+    size_t id = colon ? (size_t)(colon - cell) : strcspn(cell, "@"), shown = 0;
     double budget = NAN;
     arena_init(&a, 0);
     int rc = d && seen ? 0 : err_nomem(e, sizeof *d + p->n, "a report");
-    if (rc == 0 && cell[id] && !parse_f64(cell + id + 1, &budget))
-        rc = ERR(e, E_USAGE, "--explain '%s': a cell is SELECTOR@BUDGET, for example dash-2@3", cell);
+    number = colon ? colon + 3 : cell + id + (cell[id] == '@');
+    if (rc == 0 && (colon || cell[id]) && !parse_f64(number, &budget))
+        rc = ERR(e, E_USAGE, "--explain '%s': a cell is SELECTOR@BUDGET or LABEL:B=BUDGET, for example dash-2@3 or DASH-2:B=3", cell);
     if (rc == 0)
         rc = sel_gather(d, p, &a, rep->node, e);
     for (size_t i = 0; rc == 0 && i < d->n; i++) {
         const struct sel_entry *x = &d->e[i];
-        if (strlen(x->id) != id || strncmp(x->id, cell, id) || (cell[id] && x->asked != budget))
+        const char *name = colon ? x->label : x->id; /* B is the budget asked for, or the realised one */
+        if (strlen(name) != id || strncmp(name, cell, id) || (cell[id] && x->asked != budget && !(colon && x->realised == budget)))
             continue;
         str_puts(out, shown++ ? "\n" : "");
         explain_row(d, x, out);

@@ -162,11 +162,11 @@ static void diag_verdict(const struct diag_run *d, size_t n, struct str *v, int 
                 continue;
             pairs++;
             sharper += d[i].v[V_ENTROPY] < d[k].v[V_ENTROPY];
-            gap += d[i].v[V_GAP] < d[k].v[V_GAP];
-            gap_answers += d[i].v[V_GAPA] < d[k].v[V_GAPA];
+            gap += fabs(d[i].v[V_GAP]) < fabs(d[k].v[V_GAP]);
+            gap_answers += fabs(d[i].v[V_GAPA]) < fabs(d[k].v[V_GAPA]);
         }
     }
-    str_printf(v, "%zu pairs of one lambda and seed; the annealed run has the lower entropy in %zu, loses less KL to argmax in %zu on all tokens and in %zu on answers", pairs, sharper, gap, gap_answers);
+    str_printf(v, "%zu pairs of one lambda and seed; the annealed run has the lower entropy in %zu, and its argmax is closer in KL to its mixture (smaller difference, either sign) in %zu on all tokens and in %zu on answers", pairs, sharper, gap, gap_answers);
     if (*missing)
         str_printf(v, "; %d searches not made", *missing);
 }
@@ -263,9 +263,9 @@ static int top1(struct plan *p, const struct report *rep, struct arena *a, const
     }
     for (size_t l = 1; l < layers; l++)
         xt[l - 1] = (struct tic){(double)l, arena_printf(a, "%zu", l)};
-    struct panel pn = {.xlabel = "searchable layer", .ylabel = "realised budget (lambda, seed)", .xlo = 0.4, .xhi = (double)layers - 0.4, .ylo = -(double)rows + 0.4, .yhi = 0.6, .r = r, .n = at, .xtic = xt, .n_xtic = layers - 1,
+    struct panel pn = {.xlabel = "searchable layer", .xlo = 0.4, .xhi = (double)layers - 0.4, .ylo = -(double)rows + 0.4, .yhi = 0.6, .r = r, .n = at, .xtic = xt, .n_xtic = layers - 1,
                        .ytic = yt, .n_ytic = rows};
-    struct picture pic = {.name = rep->name, .note = arena_printf(a, "%s scale; every search run, one row each", p->m->scale), .parts = parts, .n_parts = 3, .p = &pn, .rows = 1, .cols = 1, .width = layers > 24 ? 6.75 : 4.2,
+    struct picture pic = {.name = rep->name, .note = arena_printf(a, "%s scale; one row a search run: realised budget (lambda, seed)", p->m->scale), .parts = parts, .n_parts = 3, .p = &pn, .rows = 1, .cols = 1, .width = layers > 24 ? 6.75 : 4.2,
                           .height = 1.15 + 0.125 * (double)rows, .left = 1.35};
     return rep_picture(&pic, dir, text, e);
 }

@@ -92,10 +92,10 @@ static void script(const struct figure *f, struct str *s)
     for (size_t i = 0; i < f->n; i++) {
         const struct series *q = &f->s[i];
         int ls = q->hollow ? q->style + 10 : q->style;
-        str_printf(s, "%sDATA index %zu using 1:2 with %s ls %d title ", i ? ", \\\n     " : "", i, q->line ? "linespoints" : "points", ls);
+        if (q->se) /* under the marks: gnuplot blanks the middle of an error bar */
+            str_printf(s, "%sDATA index %zu using 1:2:3 with yerrorbars ls %d ps 0 notitle", i ? ", \\\n     " : "", i, ls);
+        str_printf(s, "%sDATA index %zu using 1:2 with %s ls %d title ", i || q->se ? ", \\\n     " : "", i, q->line ? "linespoints" : "points", ls);
         gp_string(s, q->label);
-        if (q->se)
-            str_printf(s, ", \\\n     DATA index %zu using 1:2:3 with yerrorbars ls %d ps 0 notitle", i, ls);
     }
     str_puts(s, "\n");
 }
@@ -334,64 +334,100 @@ static void panel_axes(const struct panel *p, struct str *s)
         str_puts(s, "unset y2tics\nset border 3 lw 0.8\n");
 }
 
-static void panel_plot(const struct picture *f, const struct panel *p, size_t *index, bool *keyed, struct str *s)
+/* dark, middle, light: the order is readable in grey */
+static const char *const fill[] = {"#0072B2", "#E69F00", "#E4E4E4", "#009E73", "#CC79A7", "#56B4E9"};
+
+static void panel_plot(const struct picture *f, const struct panel *p, size_t *index, struct str *s)
 {
-    /* dark, middle, light: the order is readable in grey */
-    static const char *const fill[] = {"#0072B2", "#E69F00", "#E4E4E4", "#009E73", "#CC79A7", "#56B4E9"};
     const char *sep = "plot ";
     for (size_t part = 0; part < f->n_parts; part++) {
         if (!has_part(p, part))
             continue;
-        str_printf(s, "%sDATA index %zu using 1:3:1:2:3:4 with boxxyerror fs solid 1 border lc rgb \"#777777\" fc rgb \"%s\" lw 0.3 ", sep, *index, fill[part % ARRAY_LEN(fill)]);
-        str_puts(s, keyed[part] ? "notitle" : "title ");
-        if (!keyed[part])
-            gp_string(s, f->parts[part]);
-        keyed[part] = true;
+        str_printf(s, "%sDATA index %zu using 1:3:1:2:3:4 with boxxyerror fs solid 1 border lc rgb \"#777777\" fc rgb \"%s\" lw 0.3 notitle", sep, *index, fill[part % ARRAY_LEN(fill)]);
         sep = ", \\\n     ";
         ++*index;
     }
     if (p->line) {
-        str_printf(s, "%sDATA index %zu using 1:2 axes x1y2 with linespoints ls 7 pt 7 ps 0.5 ", sep, *index);
-        str_puts(s, keyed[f->n_parts] ? "notitle" : "title ");
-        if (!keyed[f->n_parts])
-            gp_string(s, p->line->label);
-        keyed[f->n_parts] = true;
-        if (p->line->se)
+        if (p->line->se) { /* under the marks: gnuplot blanks the middle of an error bar */
             str_printf(s, "%sDATA index %zu using 1:2:3 axes x1y2 with yerrorbars ls 7 ps 0 notitle", sep, *index);
+            sep = ", \\\n     ";
+        }
+        str_printf(s, "%sDATA index %zu using 1:2 axes x1y2 with linespoints ls 7 pt 7 ps 0.5 notitle", sep, *index);
         ++*index;
     }
     str_putc(s, '\n');
 }
 
+/* A key of our own over all panels, centred: gnuplot's must fit into one of them. Widths of texts are estimated at 7 pt. */
+static void picture_key(const struct picture *f, struct str *s)
+{
+    enum { MAX_KEY = 8 };
+    const char *text[MAX_KEY], *line = NULL;
+    size_t part[MAX_KEY], n = 0;
+    double total = 0, y = 1 - 0.11 / f->height;
+    for (size_t k = 0; k < f->n_parts; k++) {
+        bool used = false;
+        for (size_t i = 0; i < f->rows * f->cols; i++) {
+            used = used || has_part(&f->p[i], k);
+            line = f->p[i].line ? f->p[i].line->label : line;
+        }
+        if (used) {
+            part[n] = k;
+            text[n++] = f->parts[k];
+        }
+    }
+    if (line) {
+        part[n] = f->n_parts;
+        text[n++] = line;
+    }
+    for (size_t k = 0; k < n; k++)
+        total += 0.48 + 0.066 * (double)utf8_count(text[k], strlen(text[k]));
+    double x = (f->width - total) / 2;
+    for (size_t k = 0; k < n; k++) {
+        double x0 = x / f->width, x1 = (x + 0.22) / f->width;
+        if (part[k] < f->n_parts)
+            str_printf(s, "set object %zu rect from screen %.4f, screen %.4f to screen %.4f, screen %.4f fs solid 1 border lc rgb \"#777777\" fc rgb \"%s\" lw 0.3\n", 100 + k, x0, y - 0.045 / f->height, x1,
+                       y + 0.045 / f->height, fill[part[k] % ARRAY_LEN(fill)]);
+        else
+            str_printf(s, "set arrow 100 from screen %.4f, screen %.4f to screen %.4f, screen %.4f nohead ls 7\n", x0, y, x1, y);
+        str_printf(s, "set label %zu ", 100 + k);
+        gp_string(s, text[k]);
+        str_printf(s, " at screen %.4f, screen %.4f left font \",7\" noenhanced\n", (x + 0.28) / f->width, y);
+        x += 0.48 + 0.066 * (double)utf8_count(text[k], strlen(text[k]));
+    }
+}
+
 static void picture_script(const struct picture *f, struct str *s)
 {
     size_t index = 0;
-    bool keyed[8] = {false};
     double note = f->note && *f->note ? 0.16 : 0, bottom = (0.42 + note) / f->height, top = 1 - 0.42 / f->height, gap_y = 0.62 / f->height, gap_x = 0.75 / f->width;
-    bool second = false, turned = false;
+    bool second = false, turned = false, titled = false;
     for (size_t k = 0; k < f->rows * f->cols; k++) {
         second = second || f->p[k].line;
         turned = turned || f->p[k].turn;
+        titled = titled || f->p[k].title;
     }
+    top -= titled ? 0.1 / f->height : 0;
     bottom += turned ? 0.22 / f->height : 0;
     gap_y += turned ? 0.25 / f->height : 0;
     double left = f->left / f->width, right = 1 - (second ? 0.55 : 0.12) / f->width, w = (right - left - gap_x * (double)(f->cols - 1)) / (double)f->cols;
     double h = (top - bottom - gap_y * (double)(f->rows - 1)) / (double)f->rows;
     if (second)
         w = (right - left - 2 * gap_x * (double)(f->cols - 1)) / (double)f->cols;
-    str_puts(s, "set termoption noenhanced\nunset grid\nset tics font \",7\"\nset title font \",8\" offset 0, -0.6\nset key at screen 0.5, screen 0.995 center top horizontal samplen 1.2 width 1 font \",7\" noenhanced\n");
+    str_puts(s, "set termoption noenhanced\nunset grid\nset tics font \",7\"\nset title font \",7\" offset 0, -0.6\nunset key\n");
     if (note > 0) {
         str_puts(s, "set label 1 ");
         gp_string(s, f->note);
         str_printf(s, " at screen 0.01, screen %.4f left tc rgb \"#555555\" font \",5\" noenhanced\n", 0.07 / f->height);
     }
+    picture_key(f, s);
     str_puts(s, "set multiplot\n");
     for (size_t k = 0; k < f->rows * f->cols; k++) {
         double x = left + (double)(k % f->cols) * (w + gap_x * (second ? 2 : 1)), y = top - (double)(k / f->cols) * (h + gap_y);
         str_printf(s, "set lmargin at screen %.4f\nset rmargin at screen %.4f\nset tmargin at screen %.4f\nset bmargin at screen %.4f\n", x, x + w, y, y - h);
         panel_axes(&f->p[k], s);
-        panel_plot(f, &f->p[k], &index, keyed, s);
-        str_puts(s, "unset label 1\n");
+        panel_plot(f, &f->p[k], &index, s);
+        str_puts(s, "unset label\nunset object\nunset arrow\n"); /* note and key stand once */
     }
     str_puts(s, "unset multiplot\n");
 }

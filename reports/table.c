@@ -7,6 +7,7 @@
 
 #include "core/fs.h"
 #include "core/jwrite.h"
+#include "reports/site.h"
 
 enum { MAX_COLS = 64 };
 
@@ -217,6 +218,65 @@ void table_md(const struct table *t, struct str *out)
     str_free(&s);
 }
 
+static void html_header(const struct table *t, struct str *out)
+{
+    bool groups = false;
+    for (size_t c = 0; c < t->n_cols; c++)
+        groups = groups || t->cols[c].group;
+    str_puts(out, groups ? "<tr>" : "");
+    for (size_t c = 0, end; groups && c < t->n_cols; c = end) {
+        const char *g = t->cols[c].group;
+        for (end = c + 1; g && end < t->n_cols && t->cols[end].group && !strcmp(g, t->cols[end].group);)
+            end++;
+        str_printf(out, "<th colspan=\"%zu\" style=\"text-align:center\">", end - c);
+        html_escape(out, g ? g : "");
+        str_puts(out, "</th>");
+    }
+    str_puts(out, groups ? "</tr>\n<tr>" : "<tr>");
+    for (size_t c = 0; c < t->n_cols; c++) {
+        str_puts(out, t->cols[c].left ? "<th class=\"l\">" : "<th>");
+        html_escape(out, t->cols[c].name);
+        str_puts(out, "</th>");
+    }
+    str_puts(out, "</tr>\n");
+}
+
+void table_html(const struct table *t, struct str *out)
+{
+    struct str s = STR_INIT;
+    str_puts(out, "<h3>");
+    html_escape(out, t->title);
+    str_puts(out, "</h3>\n<table>\n");
+    html_header(t, out);
+    for (size_t r = 0; r < t->n_rows; r++) {
+        if (t->block[r]) {
+            str_printf(out, "<tr class=\"b\"><td class=\"l\" colspan=\"%zu\">", t->n_cols);
+            html_escape(out, t->block[r]);
+            str_puts(out, "</td></tr>\n");
+        }
+        str_puts(out, "<tr>");
+        for (size_t c = 0; c < t->n_cols; c++) {
+            plain_cell(t, r, c, &s);
+            str_puts(out, t->cols[c].left ? "<td class=\"l\">" : "<td>");
+            html_escape(out, str_c(&s));
+            str_puts(out, "</td>");
+        }
+        str_puts(out, "</tr>\n");
+    }
+    str_puts(out, "</table>\n");
+    for (size_t i = 0; i < t->n_notes; i++) {
+        str_printf(out, "<p class=\"n\">[%zu] ", i + 1);
+        html_escape(out, t->notes[i]);
+        str_puts(out, "</p>\n");
+    }
+    if (*t->caption) {
+        str_puts(out, "<p class=\"n\">");
+        html_escape(out, t->caption);
+        str_puts(out, "</p>\n");
+    }
+    str_free(&s);
+}
+
 static void tex_escape(struct str *out, const char *s)
 {
     for (; *s; s++) {
@@ -378,6 +438,7 @@ int table_save(const struct table *t, const char *dir, struct err *e)
     TRY(mkdir_p(dir, e));
     TRY(save(t, dir, "txt", table_text, false, e));
     TRY(save(t, dir, "md", table_md, false, e));
+    TRY(save(t, dir, "html", table_html, false, e));
     TRY(save(t, dir, "tex", table_tex, false, e));
     TRY(save(t, dir, "tsv", NULL, false, e));
     return timing ? save(t, dir, "det.tsv", NULL, true, e) : 0;

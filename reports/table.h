@@ -1,5 +1,5 @@
 /*
- * A table: columns (optionally grouped), rows in titled blocks, cells that are numbers with uncertainty, text, or a state. Writers: terminal, Markdown, LaTeX (booktabs), TSV. A missing or failed cell
+ * A table: columns (optionally grouped), rows in titled blocks, cells that are numbers with uncertainty, text, or a state. Writers: terminal, Markdown, HTML, LaTeX (booktabs), TSV. A missing or failed cell
  * prints as '-' or its state with a note; nothing is averaged over holes. Columns marked `timing` are left out of the deterministic TSV.
  */
 #ifndef REPORTS_TABLE_H
@@ -46,9 +46,10 @@ int table_note(struct table *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void table_text(const struct table *t, struct str *out);
 void table_md(const struct table *t, struct str *out);
 void table_tex(const struct table *t, struct str *out);
+void table_html(const struct table *t, struct str *out); /* a fragment: for site.h's page */
 /* Header, then one line a row; num columns give NAME and NAME_se. deterministic: without timing columns. */
 void table_tsv(const struct table *t, bool deterministic, struct str *out);
-/* All of them into DIR/NAME.{txt,md,tex,tsv,det.tsv}; det.tsv only with timing columns. */
+/* All of them into DIR/NAME.{txt,md,html,tex,tsv,det.tsv}; det.tsv only with timing columns. */
 int table_save(const struct table *t, const char *dir, struct err *e);
 
 #endif

@@ -217,6 +217,18 @@ checks=$((checks + 1))
 # --- cells of a table ---
 run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain nothing@3; says "no such cell"; prints "uniform@3"
 run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain uniform@3; prints "not made: not run"
+run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Uniform:B=3; prints "not made: not run"
+run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Uniform:B=x; says "LABEL:B=BUDGET"
+
+# --- every manifest makes its reports from nothing, says what is missing, and the page has them all ---
+for m in experiments/*.yaml; do
+    run 0 report "$m" --scale ci --runs "$work/none" --out "$work/pages"
+done
+for name in table{3,4,5,6,7,8,9,10} figure{2,4,5,6,7}; do
+    checks=$((checks + 1))
+    grep -q "id=\"$name-ci\"" "$work/pages/index.html" && grep -q "$name/ci" "$work/pages/index.md" || { failed=$((failed + 1)); echo "the page lacks $name"; }
+done
+[ ! -e "$work/none" ] || { failed=$((failed + 1)); echo "report made runs"; }
 
 echo "$checks checks, $failed failed"
 [ "$failed" = 0 ]

@@ -4,6 +4,7 @@
 
 #include "core/fs.h"
 #include "reports/plot.h"
+#include "reports/site.h"
 #include "reports/table.h"
 #include "tests/test.h"
 
@@ -153,6 +154,100 @@ static void test_figure(const char *dir)
     str_free(&svg);
 }
 
+static void picture_refused(const struct picture *f, const char *dir, const char *text)
+{
+    bool drawn = true;
+    char path[1024];
+    CHECK_ERR(picture_save(f, dir, "reports/style.gp", &drawn, e), E_INPUT, text);
+    CHECK(!drawn && !file_exists(path_join(path, dir, "pic.tsv")));
+}
+
+static void test_picture(const char *dir)
+{
+    static const char *const parts[] = {"Full", "Window", "Linear"};
+    struct rect r[] = {{0, 1, 0, 0.25, 0}, {0, 1, 0.25, 1, 2}, {1, 2, 0, 0, 1}};
+    struct tic t = {0.5, "layer \"0\""};
+    double x[] = {0.5, 1.5}, y[] = {10, 20}, se[] = {1, 2};
+    struct series line = {.label = "RULER", .x = x, .y = y, .se = se, .n = 2};
+    struct panel p = {.title = "a_b", .xlo = 0, .xhi = 2, .ylo = 0, .yhi = 1, .y2lo = 0, .y2hi = 30, .r = r, .n = 3, .xtic = &t, .n_xtic = 1, .line = &line};
+    struct picture f = {.name = "pic", .note = "tiny scale", .parts = parts, .n_parts = 3, .p = &p, .rows = 1, .cols = 1, .width = 4.2, .height = 2.6, .left = 0.6};
+    p.n = 0;
+    picture_refused(&f, dir, "has no rectangles");
+    p.n = 3;
+    p.r = r + 2;
+    p.n = 1;
+    picture_refused(&f, dir, "has no area");
+    p.r = r;
+    p.n = 3;
+    r[0].y1 = 2;
+    picture_refused(&f, dir, "rectangle 0 of panel 0");
+    r[0].y1 = NAN;
+    picture_refused(&f, dir, "rectangle 0 of panel 0");
+    r[0].y1 = 0.25;
+    r[1].part = 3;
+    picture_refused(&f, dir, "rectangle 1 of panel 0");
+    r[1].part = 2;
+    y[1] = NAN;
+    picture_refused(&f, dir, "point 1 of the line");
+    y[1] = 20;
+    p.xhi = 0;
+    picture_refused(&f, dir, "a range of panel 0");
+    p.xhi = 2;
+    bool drawn;
+    char path[1024];
+    struct str s = STR_INIT;
+    CHECK_OK(picture_save(&f, dir, "reports/style.gp", &drawn, e));
+    CHECK_OK(file_read(path_join(path, dir, "pic.tsv"), 0, &s, e));
+    CHECK(strstr(str_c(&s), "panel 0 \"a_b\": Full\n0.0\t1.0\t0.0\t0.25\n") && strstr(str_c(&s), "0.5\t10.0\t1.0\n1.5\t20.0\t2.0\n"));
+    CHECK(!strstr(str_c(&s), "Window")); /* no rectangle of it has an area */
+    str_clear(&s);
+    if (drawn) {
+        CHECK_OK(file_read(path_join(path, dir, "pic.svg"), 0, &s, e));
+        CHECK(strstr(str_c(&s), "Linear") && strstr(str_c(&s), "tiny scale") && strstr(str_c(&s), "layer") && !strstr(str_c(&s), "Window"));
+        str_clear(&s);
+        CHECK_OK(file_read(path_join(path, dir, "pic.pdf"), 0, &s, e));
+        bool embedded = false;
+        for (size_t i = 0; i + 9 < s.len; i++)
+            embedded = embedded || !memcmp(s.p + i, "/FontFile", 9);
+        CHECK(embedded);
+    }
+    str_free(&s);
+}
+
+static void test_site(const char *dir)
+{
+    char root[1024], base[1024], sub[1024], path[1024];
+    struct arena a;
+    struct table t;
+    struct str first = STR_INIT, again = STR_INIT;
+    static const char runs[] = "stage\tkind\na<b\tselect\n";
+    static const char *const names[] = {"demo10", "demo2"};
+    struct site_report r = {"demo", "a title", "1 < 2 \"q\""};
+    path_join(root, dir, "site");
+    arena_init(&a, 0);
+    fill(&t, &a);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        path_join(sub, path_join(base, root, names[i]), "tiny");
+        CHECK_OK(table_save(&t, sub, e));
+        CHECK_OK(site_note(sub, names[i], "tiny", "T & U", "dashlab x", &r, 1, e));
+        CHECK_OK(file_write(path_join(path, sub, "runs.tsv"), runs, sizeof runs - 1, e));
+    }
+    CHECK_OK(site_write(root, e));
+    CHECK_OK(file_read(path_join(path, root, "index.html"), 0, &first, e));
+    const char *verdict = strstr(str_c(&first), "1 &lt; 2 &quot;q&quot;"), *table = strstr(str_c(&first), "<td>1.3 ±0.5</td>"), *two = strstr(str_c(&first), "id=\"demo2-tiny\""), *ten = strstr(str_c(&first), "id=\"demo10-tiny\"");
+    CHECK(verdict && table && two && ten && verdict < two && two < table && two < ten); /* verdicts first, 2 before 10 */
+    CHECK(strstr(str_c(&first), "T &amp; U") && strstr(str_c(&first), "<td class=\"l\">a&lt;b</td>") && strstr(str_c(&first), "<details>") && !strstr(str_c(&first), "<script"));
+    CHECK_OK(site_write(root, e));
+    CHECK_OK(file_read(path, 0, &again, e));
+    CHECK_STR(str_c(&again), str_c(&first));
+    str_clear(&first);
+    CHECK_OK(file_read(path_join(path, root, "index.md"), 0, &first, e));
+    CHECK(strstr(str_c(&first), "| [demo](demo2/tiny/) | tiny | 1 < 2"));
+    str_free(&first);
+    str_free(&again);
+    arena_free(&a);
+}
+
 int main(void)
 {
     char dir[] = "/tmp/dashlab-reports-XXXXXX";
@@ -160,6 +255,8 @@ int main(void)
     test_writers();
     test_save(dir);
     test_figure(dir);
+    test_picture(dir);
+    test_site(dir);
     CHECK_OK(remove_tree(dir, e));
     return test_end();
 }
