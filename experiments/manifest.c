@@ -61,8 +61,12 @@ static const char *canon_word(struct arena *a, const struct param_spec *p, const
             return arena_strdup(a, text);
     const char *near = nearest_word(text, p->words, n);
     int at = snprintf(why, 256, "'%.40s' is not one of", text);
-    for (size_t i = 0; i < n && at < 200; i++)
-        at += snprintf(why + at, 256 - (size_t)at, " %s", p->words[i]);
+    for (size_t i = 0; i < n && at < 256; i++) {
+        bool cut = at > 110 && i + 1 < n; /* many problems share one message */
+        at += snprintf(why + at, 256 - (size_t)at, " %s", cut ? "..." : p->words[i]);
+        if (cut)
+            break;
+    }
     if (near && at < 220)
         snprintf(why + at, 256 - (size_t)at, "; did you mean '%s'?", near);
     return NULL;
