@@ -1,4 +1,4 @@
-/* data pack, list, verify. */
+/* data pack, passkey, list, verify. */
 #include <stdio.h>
 #include <string.h>
 
@@ -67,6 +67,6 @@ static int data_verify(int argc, char **argv, struct err *e)
 
 int cmd_data(int argc, char **argv, struct err *e)
 {
-    static const struct cmd subs[] = {{"pack", "token shard from RULER samples and text", data_pack}, {"list", "what is bundled and found", data_list}, {"verify", "check a token shard", data_verify}};
+    static const struct cmd subs[] = {{"pack", "token shard from RULER samples and text", data_pack}, {"passkey", "passkeys hidden in text (FlashMorph's data)", data_passkey}, {"list", "what is bundled and found", data_list}, {"verify", "check a token shard", data_verify}};
     return cli_sub("data", subs, ARRAY_LEN(subs), argc, argv, e);
 }

@@ -17,7 +17,7 @@ struct env {
     struct model *teacher;
     char teacher_path[1024];
 };
-extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler, kind_landscape;
+extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler, kind_landscape, kind_passkey;
 extern const struct stage_kind *const stage_kinds[];
 extern const size_t n_stage_kinds;
 extern const char *const report_kinds[];
@@ -39,6 +39,8 @@ struct result {
 void result_begin(struct result *r);
 int result_save(struct result *r, const struct run *run, struct err *e);
 
+/* Its command, one of `data`. */
+int data_passkey(int argc, char **argv, struct err *e);
 /* Runs one kind from flags: options made from its schema, --out RUN, --print-manifest, --dry-run, --force. */
 int cli_stage(const struct stage_kind *k, const char *command, const char *about, const char *examples, int argc, char **argv, struct err *e);
 
