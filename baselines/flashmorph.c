@@ -347,4 +347,4 @@ static int pick(const struct select_input *in, struct selection *out, struct err
 
 const struct selector sel_flashmorph = {.name = "flashmorph", .title = "FlashMorph", .about = "gates between attention and linear mixer, trained jointly on answer tokens; the largest stay Full", .needs = "teacher, Stage 1, retrieval data",
                                         .cost = "gate training (20M tokens published)", .source = "arXiv 2606.30562; stream, clamp and schedule proposed here", .certain = false, .needs_teacher = true, .needs_linear = true,
-                                        .needs_data = true, .version = 1, .pick = pick};
+                                        .needs_data = true, .trains = true, .version = 1, .pick = pick};

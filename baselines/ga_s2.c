@@ -7,4 +7,4 @@ static int pick(const struct select_input *in, struct selection *out, struct err
 }
 
 const struct selector sel_ga_s2 = {.name = "ga-s2", .title = "GA-S2", .about = "KL after a short distillation of the all-linear student with the layer restored (low = keep)", .needs = "teacher, Stage 1, data",
-                                 .cost = "L distillations", .source = "fla-org/hybrid-distillation", .certain = true, .needs_teacher = true, .needs_linear = true, .needs_data = true, .version = 1, .pick = pick};
+                                 .cost = "L distillations", .source = "fla-org/hybrid-distillation", .certain = true, .needs_teacher = true, .needs_linear = true, .needs_data = true, .trains = true, .version = 1, .pick = pick};

@@ -302,4 +302,4 @@ static int place(const struct select_input *in, struct selection *out, struct er
 
 const struct selector sel_postnas = {.name = "postnas", .title = "PostNAS placement", .about = "beam search over sets by held-out KL, in a supernet trained on random paths", .needs = "teacher, Stage 1, data",
                                      .cost = "supernet training, about 8 L K forward sweeps", .source = "arXiv 2508.15884, placement step; small version proposed here", .certain = false, .needs_teacher = true,
-                                     .needs_linear = true, .needs_data = true, .version = 1, .pick = pick, .place = place};
+                                     .needs_linear = true, .needs_data = true, .trains = true, .version = 1, .pick = pick, .place = place};

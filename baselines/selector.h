@@ -41,6 +41,7 @@ struct selector {
     bool certain;                 /* defined by published code or text; else proposed here */
     bool needs_teacher, needs_linear, needs_data;
     bool needs_tokenizer;         /* of the teacher */
+    bool trains;                  /* on all rows but the held-out ones, which score: row_lo and row_hi are not read */
     int version;
     /*
      * Fills kind, and score (then also has_score); the caller fills the rest. FLOPs: a pick that trains, or goes on from an earlier attempt, sets flops_forward and flops_backward from the backend's

@@ -86,7 +86,7 @@ lines "$work/fm/out/gates.tsv" 5
 sel 0 nas --method postnas --tokens 150 --beam 1
 lines "$work/nas/out/beam.tsv" 5
 sel 0 nas1 --method postnas --scores "$work/nas" --budget 1
-sel 2 x --method ga-s2 --tokens 150 --stop-overlap 0.9; says "at least two rounds"
+sel 2 x3 --method ga-s2 --tokens 150 --stop-overlap 0.9; says "at least two rounds"
 run 0 data pack --model $teacher --text "$work/text" --seq 96 --text-rows 6 --out "$work/plain"
 run 2 select --model $teacher --linear "$work/align" --data "$work/plain" --rows 2 --method flashmorph --tokens 200 --budget 3 --heldout 2 --out "$work/x2"; says "has no answer tokens"
 
