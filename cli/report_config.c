@@ -170,7 +170,7 @@ static int points(struct plan *p, const struct report *rep, struct arena *a, con
             table_cell(&t, r, P_BUDGET)->note = table_note(&t, "no run filled the column; the closest set at or under it");
         res->missing += why != NULL;
         for (size_t j = 1; column && j < pub.n; j++)
-            if (!strcmp(tsv_cell(&pub, j, "selector"), n[i]->stage->id) && !strcmp(tsv_cell(&pub, j, "column"), column)) {
+            if (!strcmp(tsv_cell(&pub, j, "selector"), rep_selector(n[i])) && !strcmp(tsv_cell(&pub, j, "column"), column)) {
                 cell_num(table_cell(&t, r, P_PLAMBDA), tsv_number(&pub, j, "lambda"), -1, 5);
                 cell_num(table_cell(&t, r, P_PBUDGET), tsv_number(&pub, j, "budget"), -1, 3);
             }

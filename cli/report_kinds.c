@@ -107,6 +107,20 @@ const char *rep_missing(const struct node *n)
     return n->error ? n->error : n->state == RUN_COMPLETE ? NULL : "not run";
 }
 
+const char *rep_state(const struct node *n)
+{
+    return n->declined ? "declined" : n->error ? "failed" : "-";
+}
+
+const char *rep_selector(const struct node *n)
+{
+    if (!strcmp(n->kind->name, "search"))
+        return strstr(node_str(n, "ops"), "window") ? "dash-3" : "dash-2";
+    if (strcmp(n->kind->name, "select"))
+        return n->stage->id;
+    return strcmp(node_str(n, "method"), "published") ? node_str(n, "method") : node_str(n, "of");
+}
+
 double rep_number(struct plan *p, const struct node *n, const char *name)
 {
     const char *s = n ? node_result(p, n, name) : NULL;

@@ -36,6 +36,9 @@ const char *rep_word(const struct report *rep, const char *key, const char *othe
 size_t rep_nodes(const struct plan *p, const struct report *rep, const char *key, const struct node **out, size_t cap);
 /* Why a run has nothing to show, NULL when it is complete. */
 const char *rep_missing(const struct node *n);
+const char *rep_state(const struct node *n); /* "-", "failed" or "declined": what its cell says */
+/* How published values call what a run chose: dash-2, dash-3, the method of a select run, whose set a published one is. */
+const char *rep_selector(const struct node *n);
 double rep_number(struct plan *p, const struct node *n, const char *name); /* of a result; NAN without */
 const char *rep_text(struct plan *p, const struct node *n, const char *name); /* "" without */
 /* The published column of a budget, from the report's `published` map; NULL without one. */

@@ -53,7 +53,7 @@ static void counts_row(struct plan *p, const struct report *rep, struct table *t
     const char *why = rep_missing(s->n), *column = rep_published_budget(rep, s->asked);
     cell_text(table_cell(t, row, C_NAME), s->label);
     if (why) {
-        cell_text(table_cell(t, row, C_BUDGET), strcmp(why, "not run") ? "failed" : "-");
+        cell_text(table_cell(t, row, C_BUDGET), rep_state(s->n));
         table_cell(t, row, C_BUDGET)->note = table_note(t, "%.300s", why);
         ++*missing;
     } else {
@@ -66,7 +66,7 @@ static void counts_row(struct plan *p, const struct report *rep, struct table *t
     }
     for (size_t i = 1; column && i < pub->n; i++) {
         static const char *const names[] = {"full", "window", "linear", "budget"};
-        if (strcmp(tsv_cell(pub, i, "selector"), s->n->stage->id) || strcmp(tsv_cell(pub, i, "column"), column))
+        if (strcmp(tsv_cell(pub, i, "selector"), rep_selector(s->n)) || strcmp(tsv_cell(pub, i, "column"), column))
             continue;
         for (size_t k = 0; k < 4; k++)
             cell_num(table_cell(t, row, C_PFULL + k), tsv_number(pub, i, names[k]), -1, k == 3 ? 3 : 0);

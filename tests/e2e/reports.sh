@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Report kinds on real runs of the tiny teacher, a few steps each: what tables and figures say is what the runs hold.
+set -u
+bin=${DASHLAB_BIN:-}
+[ -n "$bin" ] && [ -x "$bin" ] || { echo "SKIPPED: no dashlab executable (DASHLAB_BIN)"; exit 77; }
+cd "${DASHLAB_SRC:-.}" || exit 1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+checks=0 failed=0
+check() { # TEXT, then a command
+    checks=$((checks + 1))
+    local what=$1
+    shift
+    "$@" >"$work/said" 2>&1 && return
+    failed=$((failed + 1))
+    echo "$what: $(head -c 600 "$work/said")"
+}
+cat >"$work/m.yaml" <<'END'
+dash: 1
+name: m
+title: A title
+inputs:
+  teacher: {path: experiments/tiny/teacher}
+stages:
+  - {id: data, kind: pack, model: teacher, text: [experiments/tiny/prose], seq: 64, text_rows: 12, seed: 1}
+  - {id: hidden, kind: hidden, model: teacher, data: data}
+  - {id: lin, kind: align, model: teacher, data: data, tokens: 512, batch: 4, micro: 4, heldout: 2}
+  - {id: own, kind: select, label: Own, method: custom, model: teacher, points: [{layers: "full:0,5"}, {layers: "full:3 window:1,2,4"}]}
+  - {id: soft, kind: search, label: soft, ops: "full,window,linear", window: 8, model: teacher, linear: lin, data: data, hidden: hidden, tokens: 1024, micro: 2, accumulate: 2, heldout: 2, seeds: [0], matrix: {lambda: [0.4, 0.1]}}
+  - {id: fixed, kind: search, label: fixed, ops: "full,window,linear", anneal: none, window: 8, model: teacher, linear: lin, data: data, hidden: hidden, tokens: 1024, micro: 2, accumulate: 2, heldout: 2, seeds: [0], lambda: 0.4}
+  - {id: two, kind: search, label: two, ops: "full,linear", model: teacher, linear: lin, data: data, hidden: hidden, tokens: 1024, micro: 2, accumulate: 2, heldout: 2, seeds: [0], matrix: {lambda: [0.3, 0.01]}}
+  - {id: hyb, kind: distill, model: teacher, linear: lin, data: data, hidden: hidden, layers: [soft, two], window: 8, tokens: 0, heldout: 2}
+  - {id: evd, kind: ruler-gen, model: teacher, lengths: [256], samples: 1, seed: 7, tasks: [niah_single_1, niah_single_3]}
+  - {id: ev, kind: ruler, model: hyb, data: evd}
+reports:
+  - {kind: operators, name: counts, show: counts, from: [own, two]}
+  - {kind: operators, name: grid, show: grid, from: [own]}
+  - {kind: routing, name: diag, show: diagnostics, from: [soft@lambda=0.4, fixed], ruler: [ev]}
+  - {kind: routing, name: top, show: top1, from: [soft, two]}
+  - {kind: routing, name: stack, show: stacked, from: [soft@lambda=0.4, fixed]}
+  - {kind: sweep, name: sweep, from: [ev]}
+  - {kind: tasks, name: tasks, from: [ev]}
+  - {kind: config, name: conf, values: dash_table5, show: settings, from: [two]}
+  - {kind: config, name: pts, values: dash_table6, show: points, from: [soft, two]}
+  - {kind: selectors-list, name: list}
+END
+"$bin" reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/res" --quiet >"$work/out" 2>"$work/err" || { echo "reproduce failed: $(tail -5 "$work/err")"; exit 1; }
+res=$work/res/m/tiny
+run_of() { awk -F'\t' -v s="$1" -v p="$2" '$1 == s && index($3, p) { print $5; exit }' "$res/runs.tsv"; }
+value() { awk -F'[:,]' -v k="\"$2\"" '$1 ~ k { gsub(/[ "]/, "", $2); print $2; exit }' "$work/runs/$1/out/result.json"; }
+# cell FILE ROW-PATTERN COLUMN: of a TSV, by the header's name
+cell() { awk -F'\t' -v r="$2" -v c="$3" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == c) at = i } NR > 1 && $0 ~ r { print $at; exit }' "$1"; }
+near() { awk -v a="$1" -v b="$2" -v t="$3" 'BEGIN { exit !(a != "" && b != "" && a - b <= t && b - a <= t) }'; }
+
+check "counts of a mask" [ "$(awk -F'\t' '$2 == "Own" { print $3, $4, $5, $6 }' "$res/counts.tsv" | head -2 | tr '\n' ';')" = "2 0 10 2.0;1 3 8 1.375;" ]
+check "the grid has every layer" [ "$(grep -c '^[-0-9]' "$res/grid.tsv")" = 24 ]
+check "the grid's third part" grep -q 'Window' "$res/grid.tsv"
+
+soft=$(run_of soft lambda=0.4) fixed=$(run_of fixed "")
+for pair in "with annealing:$soft" "throughout:$fixed"; do
+    row=${pair%%:*} run=${pair#*:}
+    for name in entropy top1 margin ambiguous; do
+        col="final T_arch: ${name/top1/top-1}"
+        check "$row: $col of $run" near "$(cell "$res/diag-runs.tsv" "$row" "$col")" "$(value "$run" $name)" 1e-12
+    done
+    # from the probabilities of the record alone: the search itself computed these from its logits
+    check "$row: entropy at T = 1" near "$(cell "$res/diag-runs.tsv" "$row" "ours: at T_arch = 1: entropy")" "$(value "$run" entropy_t1)" 1e-9
+    check "$row: top-1 at T = 1" near "$(cell "$res/diag-runs.tsv" "$row" "ours: at T_arch = 1: top-1")" "$(value "$run" top1_t1)" 1e-9
+    diff=$(awk -v a="$(value "$run" kl_argmax_layer0)" -v b="$(value "$run" kl_soft)" 'BEGIN { printf "%.12g", a - b }')
+    check "$row: KL lost to argmax" near "$(cell "$res/diag-runs.tsv" "$row" "ours: KL, all tokens: difference")" "$diff" 1e-9
+done
+check "RULER of the run's own hybrid" near "$(cell "$res/diag-runs.tsv" "with annealing" RULER)" "$(value "$(run_of ev lambda=0.4)" mean)" 1e-9
+check "one pair" grep -q '1 pairs of one lambda and seed' "$work/out"
+
+check "four runs of 11 searched layers" [ "$(grep -c '^[-0-9]' "$res/top.tsv")" = 44 ]
+# one row a run, from the top: its budget, counted from the rectangles (8 of 64 tokens: 0.125 a window layer)
+check "rows by budget" awk -F'\t' '/^# panel/ { c = /: Full$/ ? 1 : /: Window$/ ? 0.125 : 0 } /^[-0-9]/ { y = int(-($3 + $4) / 2 + 0.5); b[y] += c; if (y > top) top = y } END { for (y = 1; y <= top; y++) { if (b[y] < b[y - 1]) exit 1; if (b[y] > b[y - 1]) rises++ } exit top != 3 || !rises }' "$res/top.tsv"
+check "shares add up to 1" awk -F'\t' '/^# panel/ { p = $0; sub(/ "[^"]*": .*/, "", p) } /^[0-9]/ { s[p "|" $1] += $4 - $3 } END { for (k in s) { n++; if (s[k] < 1 - 1e-9 || s[k] > 1 + 1e-9) exit 1 } exit n != 22 }' "$res/stack.tsv"
+check "no layer 0 in the shares" awk -F'\t' '/^[-0-9]/ && $2 < 1 { exit 1 }' "$res/stack.tsv"
+
+check "points of the sweep" [ "$(awk 'NR > 1' "$res/sweep-points.tsv" | wc -l)" = 4 ]
+check "a point's budget" near "$(cell "$res/sweep-points.tsv" "^Full/Linear.0.3" "realised budget")" "$(value "$(run_of two lambda=0.3)" budget)" 1e-9
+check "tasks of a model" near "$(cell "$res/tasks.tsv" "^ours" S3)" "$(value "$(run_of ev lambda=0.4)" niah_single_3)" 1e-9
+check "tasks left out are named" grep -q 'not evaluated here: MK1 (niah_multikey_1)' "$res/tasks.txt"
+check "micro-steps that were made" [ "$(cell "$res/conf.tsv" "search micro-steps" ours)" = "$(($(wc -l <"$work/runs/$(run_of two "")/out/log-0.tsv") - 1))" ]
+check "an equal setting" [ "$(cell "$res/conf.tsv" "final T_arch" differs)" = same ]
+check "another setting" [ "$(cell "$res/conf.tsv" "gradient accumulation" differs)" = differs ]
+check "operating points" [ "$(awk 'NR > 1' "$res/pts.tsv" | wc -l)" = 4 ]
+check "a selector that is here" grep -q 'lm-ppl' "$res/list.tsv"
+for f in "$work/res/index.html" "$work/res/index.md" "$res/report.json"; do check "$f" [ -s "$f" ]; done
+if command -v gnuplot >/dev/null; then
+    for f in grid top stack sweep; do for x in svg pdf png; do check "$f.$x" [ "$(stat -c %s "$res/$f.$x")" -gt 1000 ]; done; check "$f on the page" grep -q "m/tiny/$f.svg" "$work/res/index.html"; done
+else
+    echo "gnuplot is not installed: pictures are not checked"
+fi
+# again: nothing computed, the same bytes
+cp -r "$work/res" "$work/first"
+"$bin" reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/res" --quiet >"$work/out" 2>"$work/err"
+check "nothing computed the second time" grep -q ' 0 ran ' "$work/out"
+check "the same bytes" diff -r "$work/first" "$work/res"
+echo "$checks checks, $failed failed"
+[ "$failed" = 0 ]
