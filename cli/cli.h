@@ -72,6 +72,7 @@ CMD(data);
 CMD(model);
 CMD(ppl);
 CMD(ruler);
+CMD(lmeval);
 CMD(bench);
 CMD(report);
 CMD(regress);

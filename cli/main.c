@@ -18,6 +18,7 @@ const struct cmd commands[] = {
     {"select", "choose the layers that keep attention, by any method", cmd_select},
     {"distill", "Stage 3: assemble a hybrid and distil it", cmd_distill},
     {"ruler", "gen, run, score, compare", cmd_ruler},
+    {"lmeval", "list, requests, run, compare: MMLU, ARC, PIQA, WinoGrande", cmd_lmeval},
     {"bench", "measure kernels, training steps and inference", cmd_bench},
     {"report", "tables and figures from finished runs, no computing", cmd_report},
     {"regress", "a fresh run against stored values", cmd_regress},
