@@ -67,6 +67,8 @@ bool lme_find(const struct lme_task *t, enum lme_split split, const char *dir, c
 void lme_doc_json(const struct lme_task *t, const struct lme_doc *d, bool pretty, struct str *out);
 struct jw;
 void lme_doc_write(const struct lme_task *t, const struct lme_doc *d, struct jw *w);
+/* SHA-256 over the documents' JSON lines: what sources.tsv lists; the same for every form of the files. */
+int lme_content_sha(const struct lme_task *t, const struct lme_docs *d, char hex[65], struct err *e);
 /* Python's str.strip: bytes to leave out at both ends. */
 size_t py_rstrip(const char *s, size_t n);  /* length without trailing white space */
 size_t py_lspaces(const char *s, size_t n); /* bytes of leading white space */

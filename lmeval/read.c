@@ -431,3 +431,20 @@ void lme_doc_json(const struct lme_task *t, const struct lme_doc *d, bool pretty
     jw_init(&w, out, pretty);
     lme_doc_write(t, d, &w);
 }
+
+int lme_content_sha(const struct lme_task *t, const struct lme_docs *d, char hex[65], struct err *e)
+{
+    struct sha256 h;
+    struct str line = STR_INIT;
+    TRY(sha256_init(&h, e));
+    for (int64_t i = 0; i < d->n; i++) {
+        str_clear(&line);
+        lme_doc_json(t, &d->doc[i], false, &line);
+        str_putc(&line, '\n');
+        sha256_add(&h, str_c(&line), line.len);
+    }
+    sha256_end(&h, hex);
+    int rc = str_ok(&line, "a document", e);
+    str_free(&line);
+    return rc;
+}

@@ -150,7 +150,7 @@ void lme_intervals(const struct lme_run_result *r, struct str *out)
         for (int m = 0; m < LME_N_METRICS; m++) {
             if (!(t->metrics & 1u << m) || m == LME_BRIER)
                 continue;
-            char shots[8] = "-";
+            char shots[16] = "-";
             if (t->shots >= 0)
                 snprintf(shots, sizeof shots, "%d", t->shots);
             str_printf(out, "%-40s %6" PRId64 " %5s %-16s %7.4f   [%.4f, %.4f] %5" PRId64 " %5" PRId64 "\n",
