@@ -105,6 +105,7 @@ static void on_done(void *ctx, const struct plan *p, const struct node *n)
     struct str line = STR_INIT;
     UNUSED(p);
     selectors_line(&r->p, n, &line);
+    benchmarks_line(&r->p, n, &line);
     if (!r->c.json)
         fputs(str_c(&line), stdout);
     fflush(stdout);

@@ -26,6 +26,9 @@ int report_sweep(struct plan *p, const struct report *rep, const char *out_dir, 
 int report_tasks(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
 int report_config(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
 int report_selectors_list(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
+int report_benchmarks(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
+/* One line for a finished evaluation of an lmeval stage, "" for other nodes. */
+void benchmarks_line(struct plan *p, const struct node *n, struct str *out);
 
 /* ---- shared by the kinds ---- */
 

@@ -259,5 +259,13 @@ int wikitext_pages(const char *text, size_t n, int (*fn)(void *ctx, const char *
 /* Windows of the rolling log-likelihood: fn(input ids [n_in], the last n_pred positions predict pred). */
 int lme_rolling(const int32_t *ids, int64_t n, int32_t prefix, int64_t max_length,
                 int (*fn)(void *ctx, const int32_t *input, int64_t n_in, const int32_t *pred, int64_t n_pred, struct err *e), void *ctx, struct err *e);
+struct wikitext_result {
+    int64_t pages, words, bytes, tokens; /* words and bytes of the pages as they stand in the file; tokens that were scored */
+    double ll;                           /* nats */
+    double word_ppl, byte_ppl, bits_per_byte;
+};
+/* The harness' task `wikitext`: rolling log-likelihood of every page (max_pages 0 = all), windows of max_length tokens. */
+int wikitext_perplexity(struct model *m, const char *text, size_t n, int64_t max_length, int64_t max_pages, void *ctx,
+                        void (*progress)(void *ctx, int64_t pages, const struct wikitext_result *r), struct wikitext_result *out, struct err *e);
 
 #endif

@@ -497,6 +497,7 @@ static void write_all(struct jw *w, const struct lme_run_result *r, const struct
     null_of(w, "git_hash");
     if (a->dates)
         jw_kf64(w, "date", a->start);
+    null_of(w, "pretty_env_info");
     null_of(w, "transformers_version");
     jw_kstr(w, "lm_eval_version", "0.4.13");
     null_of(w, "upper_git_hash");

@@ -53,7 +53,7 @@ prints "usage: dashlab reproduce MANIFEST"; prints "--scale"; prints "--dry-run"
 help=$out
 run 0 reproduce --help
 [ "$out" = "$help" ] || { failed=$((failed + 1)); echo "help reproduce and reproduce --help differ"; }
-for c in reproduce model ppl data align search select distill ruler bench report regress check status verify doctor; do
+for c in reproduce model ppl data align search select distill ruler lmeval bench report regress check status verify doctor; do
     run 0 help "$c"
     prints "usage: dashlab $c"; quiet err
 done
