@@ -87,10 +87,10 @@ code 0 run --batch 16 --out "$tmp/b" # all known: nothing is computed
 prints "(this run 0)"
 same "$tmp/b"
 # killed: as soon as something is in the log, and again after a torn line
-run --batch 2 --out "$tmp/c" >"$tmp/out" 2>"$tmp/err" &
+"$bin" lmeval run --model $m --tasks mmlu_stem,arc_easy,winogrande --limit 4 --quiet --batch 1 --out "$tmp/c" >"$tmp/out" 2>"$tmp/err" &
 pid=$!
 for _ in $(seq 1000); do
-    [ "$(wc -l <"$tmp/c/loglikelihoods.jsonl" 2>/dev/null || echo 0)" -gt 8 ] && break
+    [ -e "$tmp/c/loglikelihoods.jsonl" ] && [ "$(wc -l <"$tmp/c/loglikelihoods.jsonl")" -gt 8 ] && break
     sleep 0.01
 done
 kill -KILL $pid 2>/dev/null
