@@ -26,12 +26,12 @@ static void write_values(struct jw *w, const struct lme_run_result *s)
             const char *name = t->task ? t->task->name : lme_group_name(t->group);
             if (!(t->metrics & 1u << m))
                 continue;
-            snprintf(key, sizeof key, "%s.%s", name, lme_metric_names[m]);
+            snprintf(key, sizeof key, "%s_%s", name, lme_metric_names[m]);
             jw_kf64(w, key, t->v[m].mean);
-            snprintf(key, sizeof key, "%s.%s_se", name, lme_metric_names[m]);
+            snprintf(key, sizeof key, "%s_%s_se", name, lme_metric_names[m]);
             if (t->v[m].se >= 0)
                 jw_kf64(w, key, t->v[m].se);
-            snprintf(key, sizeof key, "%s.n", name);
+            snprintf(key, sizeof key, "%s_n", name);
             if (m == LME_ACC)
                 jw_ki64(w, key, t->n);
         }
