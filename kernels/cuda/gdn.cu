@@ -1,0 +1,391 @@
+/* Gated delta rule, forward: see gdn.cuh. A batch of single tokens takes the recurrence itself, on the state in registers. */
+#include "kernels/cuda/gdn.cuh"
+
+enum { C = GDN_CHUNK, LF = C + 4 };
+
+/* a = (I + L)^-1 from l = L below the diagonal, both [64][LF] float, by panels of 16 rows: earlier rows as a product, then substitution inside the panel. 128 threads. */
+static __device__ __forceinline__ void gdn_invert(float *a, const float *l)
+{
+    const int tid = threadIdx.x, c = tid & 63, half = tid >> 6;
+#pragma unroll 1
+    for (int r = 0; r < C; r += 16) {
+        float x[8] = {0};
+        for (int j = 0; j < r; j++) {
+            float y = a[j * LF + c];
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                x[i] = fmaf(-l[(r + 8 * half + i) * LF + j], y, x[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            a[(r + 8 * half + i) * LF + c] = x[i];
+        __syncthreads();
+        if (tid < C) {
+            float y[16];
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                float s = a[(r + i) * LF + c] + (c == r + i ? 1.0f : 0.0f);
+#pragma unroll
+                for (int j = 0; j < i; j++)
+                    s = fmaf(-l[(r + i) * LF + r + j], y[j], s);
+                y[i] = s;
+            }
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                a[(r + i) * LF + c] = y[i];
+        }
+        __syncthreads();
+    }
+}
+
+template <typename T, int KD> struct pre_smem {
+    T k[C * tile_ld<T>(KD)], q[C * tile_ld<T>(KD)];
+    float l[C * LF], a[C * LF];
+    float hi[C], lo[C], beta[C];
+};
+
+/* One chunk of one value head. 128 threads; warp w makes rows 16 w .. 16 w + 15. */
+template <typename T, int KD> static __global__ void __launch_bounds__(128) gdn_pre_kernel(gdn_in<T> x, gdn_pre<T> pre, gdn_saved ainv, bool have)
+{
+    constexpr int LK = tile_ld<T>(KD);
+    extern __shared__ __align__(16) unsigned char raw[];
+    pre_smem<T, KD> &s = *(pre_smem<T, KD> *)raw;
+    const int head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5;
+    const gdn_chunk_at at = gdn_find(x, seq, blockIdx.x);
+    if (!at.n)
+        return;
+    const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim;
+    tile_load<C, KD, 128>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
+    tile_load<C, KD, 128>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
+    cp_commit();
+    if (tid < C)
+        s.beta[tid] = tid < at.n ? x.beta[(at.row + tid) * x.hv + head] : 0;
+    if (warp == 0)
+        gdn_cumulate(s.hi, s.lo, x.g + at.row * x.hv + head, x.hv, at.n);
+    cp_wait<0>();
+    __syncthreads();
+    const int row0 = 16 * warp;
+    float acc[1][8][4];
+    if (have) {
+        for (int u = tid; u < C * C; u += 128) {
+            int i = u / C, j = u % C;
+            int64_t o = ((at.row + i) * x.hv + head) * C + j;
+            s.a[i * LF + j] = i >= at.n ? 0 : ainv.f32 ? ((const float *)ainv.p)[o] : ld((const bf16 *)ainv.p + o);
+        }
+        __syncthreads();
+    } else {
+        tile_zero(acc);
+        tile_mm<1, 8, false, true>(acc, s.k + row0 * LK, LK, s.k, LK, KD);
+        tile_each(acc, [&](int r, int c, float u, float v) {
+            float b = s.beta[row0 + r];
+            st2(s.l + (row0 + r) * LF + c, c < row0 + r ? b * u : 0.0f, c + 1 < row0 + r ? b * v : 0.0f);
+        });
+        __syncthreads();
+        gdn_invert(s.a, s.l);
+        for (int u = tid; ainv.p && u < at.n * C; u += 128) {
+            int64_t o = ((at.row + u / C) * x.hv + head) * C + u % C;
+            float y = s.a[u / C * LF + u % C];
+            if (ainv.f32)
+                ((float *)ainv.p)[o] = y;
+            else
+                st((bf16 *)ainv.p + o, y);
+        }
+    }
+    tile_zero(acc);
+    tile_mm<1, 8, false, true>(acc, s.q + row0 * LK, LK, s.k, LK, KD);
+    const int64_t out = at.slot * x.hv + head;
+    T *p = pre.p + out * C * C, *ag = pre.ag + out * C * C;
+    tile_each(acc, [&](int r, int c, float u, float v) {
+        int i = row0 + r;
+        float g0 = c <= i ? expf(gdn_since(s.hi, s.lo, i, c)) : 0, g1 = c + 1 <= i ? expf(gdn_since(s.hi, s.lo, i, c + 1)) : 0;
+        st2(p + i * C + c, x.scale * g0 * u, x.scale * g1 * v);
+        float2 a = ld2(s.a + i * LF + c);
+        st2(ag + i * C + c, g0 * a.x * s.beta[c], g1 * a.y * s.beta[c + 1]);
+    });
+    float *gates = pre.gates + out * 2 * C;
+    if (tid < C) {
+        gates[tid] = expf(s.hi[tid]);
+        gates[C + tid] = expf(gdn_since(s.hi, s.lo, C - 1, tid));
+    }
+}
+
+template <typename T, int KD> static void launch_pre(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, gdn_saved ainv, bool have)
+{
+    size_t bytes = sizeof(pre_smem<T, KD>);
+    if (tile_allow_smem(be, gdn_pre_kernel<T, KD>, bytes))
+        gdn_pre_kernel<T, KD><<<dim3(x.longest, x.hv, x.n), 128, bytes, cuda_of(be)->stream>>>(x, pre, ainv, have);
+}
+template <typename T> void gdn_run_pre(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, gdn_saved ainv, bool have)
+{
+    if (sizeof(T) == 2 && x.kdim <= 64)
+        launch_pre<T, sizeof(T) == 2 ? 64 : 128>(be, x, pre, ainv, have);
+    else
+        launch_pre<T, 128>(be, x, pre, ainv, have);
+}
+template void gdn_run_pre<bf16>(struct backend *, const gdn_in<bf16> &, const gdn_pre<bf16> &, gdn_saved, bool);
+template void gdn_run_pre<float>(struct backend *, const gdn_in<float> &, const gdn_pre<float> &, gdn_saved, bool);
+
+/* ---- the scan ---- */
+
+template <typename T, int KD, int VB> struct scan_stage {
+    T k[C * tile_ld<T>(KD)], q[C * tile_ld<T>(KD)], ag[C * tile_ld<T>(C)], p[C * tile_ld<T>(C)], v[C * tile_ld<T>(VB)];
+    float gates[2 * C];
+};
+template <typename T, int KD, int VB, int STAGES> struct scan_smem {
+    scan_stage<T, KD, VB> stage[STAGES];
+    T s[KD * tile_ld<T>(VB)], w[C * tile_ld<T>(VB)], vn[C * tile_ld<T>(VB)], vt[C * tile_ld<T>(VB)];
+};
+
+template <typename T, int KD, int VB>
+static __device__ __forceinline__ void scan_load(scan_stage<T, KD, VB> &s, const gdn_in<T> &x, const gdn_pre<T> &pre, gdn_chunk_at at, int head, int v0, bool want_q)
+{
+    constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB);
+    const int tid = threadIdx.x;
+    const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim, out = at.slot * x.hv + head;
+    tile_load<C, KD, 256>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
+    tile_load<C, C, 256>(s.ag, LC, pre.ag + out * C * C, C, C, C, true, tid);
+    tile_load<C, VB, 256>(s.v, LV, x.v + (at.row * x.hv + head) * x.vdim + v0, (int64_t)x.hv * x.vdim, at.n, x.vdim - v0, x.vecv, tid);
+    if (want_q) {
+        tile_load<C, KD, 256>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
+        tile_load<C, C, 256>(s.p, LC, pre.p + out * C * C, C, C, C, true, tid);
+    }
+    if (tid < 2 * C / 4)
+        cp_async16(s.gates + 4 * tid, pre.gates + out * 2 * C + 4 * tid, true);
+}
+
+/*
+ * One block of VB value columns of one head of one sequence. 8 warps: 0 to 3 carry the chain U = K S, V' = Ag (V - gamma U), S = decay S + K^T (tail V'); 4 to 7 follow with
+ * the output O = s gamma (Q S) + P V' and save S.
+ */
+template <typename T, int KD, int VB, int STAGES>
+static __global__ void __launch_bounds__(256) gdn_scan_kernel(gdn_in<T> x, gdn_pre<T> pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
+{
+    constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NT = VB / 8, MS = KD / 64;
+    extern __shared__ __align__(16) unsigned char raw[];
+    scan_smem<T, KD, VB, STAGES> &m = *(scan_smem<T, KD, VB, STAGES> *)raw;
+    const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, row0 = 16 * (warp & 3);
+    const int chunks = (x.q_off[seq + 1] - x.q_off[seq] + C - 1) / C, cols = min(VB, x.vdim - v0);
+    const int64_t state = ((int64_t)seq * x.hv + head) * x.kdim * x.vdim + v0, hs0 = (hs.p ? gdn_first_chunk(x.q_off, seq) : 0) * x.hv + head;
+    const bool vech = x.vecv && aligned16(hs.p);
+    float sa[MS][NT][4]; /* warps 0 to 3: rows 16 MS warp .. of the state */
+    tile_zero(sa);
+    if (warp < 4) {
+#pragma unroll
+        for (int i = 0; i < MS * NT * 4; i++) {
+            int r = 16 * MS * warp + 16 * (i / 4 / NT) + (i & 2) * 4 + ((tid & 31) >> 2), c = 8 * (i / 4 % NT) + 2 * (tid & 3) + (i & 1);
+            if (s_in && r < x.kdim && c < cols)
+                sa[i / 4 / NT][i / 4 % NT][i & 3] = s_in[state + (int64_t)r * x.vdim + c];
+        }
+        tile_each(sa, [&](int r, int c, float u, float v) { st2(m.s + (16 * MS * warp + r) * LV + c, u, v); });
+    }
+    if (chunks) {
+        scan_load(m.stage[0], x, pre, gdn_find(x, seq, 0), head, v0, o != NULL);
+        cp_commit();
+    }
+#pragma unroll 1
+    for (int ch = 0; ch < chunks; ch++) {
+        const gdn_chunk_at at = gdn_find(x, seq, ch);
+        scan_stage<T, KD, VB> &s = m.stage[ch % STAGES];
+        cp_wait<0>();
+        __syncthreads();
+        if (STAGES > 1 && ch + 1 < chunks)
+            scan_load(m.stage[(ch + 1) % STAGES], x, pre, gdn_find(x, seq, ch + 1), head, v0, o != NULL);
+        cp_commit();
+        float acc[1][NT][4];
+        tile_zero(acc);
+        if (warp < 4) {
+            tile_mm<1, NT, false, false>(acc, s.k + row0 * LK, LK, m.s, LV, KD);
+            tile_each(acc, [&](int r, int c, float u, float v) {
+                float2 y = ld2(s.v + (row0 + r) * LV + c);
+                float g = s.gates[row0 + r];
+                st2(m.w + (row0 + r) * LV + c, y.x - g * u, y.y - g * v);
+            });
+        } else {
+            if (o)
+                tile_mm<1, NT, false, false>(acc, s.q + row0 * LK, LK, m.s, LV, KD);
+            tile_each(acc, [&](int r, int, float &u, float &v) {
+                float g = x.scale * s.gates[row0 + r];
+                u *= g, v *= g;
+            });
+            if (hs.p) {
+                int64_t to = (hs0 + (int64_t)ch * x.hv) * x.kdim * x.vdim + v0;
+                if (hs.f32)
+                    tile_store<VB, 128>((float *)hs.p + to, x.vdim, m.s, LV, x.kdim, cols, vech, tid - 128);
+                else
+                    tile_store<VB, 128>((bf16 *)hs.p + to, x.vdim, m.s, LV, x.kdim, cols, vech, tid - 128);
+            }
+        }
+        __syncthreads();
+        if (warp < 4) {
+            float vn[1][NT][4];
+            tile_zero(vn);
+            tile_mm<1, NT, false, false>(vn, s.ag + row0 * LC, LC, m.w, LV, row0 + 16);
+            tile_each(vn, [&](int r, int c, float u, float v) {
+                float t = s.gates[C + row0 + r];
+                st2(m.vn + (row0 + r) * LV + c, u, v);
+                st2(m.vt + (row0 + r) * LV + c, t * u, t * v);
+            });
+        }
+        __syncthreads();
+        if (warp < 4) {
+            const float decay = s.gates[C - 1]; /* beyond the last token the sums stay */
+            tile_each(sa, [&](int, int, float &u, float &v) { u *= decay, v *= decay; });
+            tile_mm<MS, NT, true, false>(sa, s.k + 16 * MS * warp, LK, m.vt, LV, C);
+            tile_each(sa, [&](int r, int c, float u, float v) { st2(m.s + (16 * MS * warp + r) * LV + c, u, v); });
+        } else if (o) {
+            tile_mm<1, NT, false, false>(acc, s.p + row0 * LC, LC, m.vn, LV, row0 + 16);
+            T *to = o + (at.row * x.hv + head) * x.vdim + v0;
+            tile_each(acc, [&](int r, int c, float u, float v) {
+                T *y = to + (int64_t)(row0 + r) * x.hv * x.vdim + c;
+                if (row0 + r < at.n && x.vecv) {
+                    if (c < cols)
+                        st2(y, u, v);
+                } else if (row0 + r < at.n) {
+                    if (c < cols)
+                        st(y, u);
+                    if (c + 1 < cols)
+                        st(y + 1, v);
+                }
+            });
+        }
+        if (STAGES == 1 && ch + 1 < chunks) {
+            __syncthreads();
+            scan_load(m.stage[0], x, pre, gdn_find(x, seq, ch + 1), head, v0, o != NULL);
+            cp_commit();
+        }
+    }
+    if (s_out && warp < 4)
+#pragma unroll
+        for (int i = 0; i < MS * NT * 4; i++) {
+            int r = 16 * MS * warp + 16 * (i / 4 / NT) + (i & 2) * 4 + ((tid & 31) >> 2), c = 8 * (i / 4 % NT) + 2 * (tid & 3) + (i & 1);
+            if (r < x.kdim && c < cols)
+                s_out[state + (int64_t)r * x.vdim + c] = sa[i / 4 / NT][i / 4 % NT][i & 3];
+        }
+}
+
+template <typename T, int KD>
+static void launch_scan(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
+{
+    constexpr int VB = 32, STAGES = sizeof(T) == 2 ? 2 : 1;
+    size_t bytes = sizeof(scan_smem<T, KD, VB, STAGES>);
+    if (tile_allow_smem(be, gdn_scan_kernel<T, KD, VB, STAGES>, bytes))
+        gdn_scan_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 256, bytes, cuda_of(be)->stream>>>(x, pre, o, s_in, s_out, hs);
+}
+template <typename T>
+void gdn_run_scan(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
+{
+    if (sizeof(T) == 2 && x.kdim <= 64)
+        launch_scan<T, sizeof(T) == 2 ? 64 : 128>(be, x, pre, o, s_in, s_out, hs);
+    else
+        launch_scan<T, 128>(be, x, pre, o, s_in, s_out, hs);
+}
+template void gdn_run_scan<bf16>(struct backend *, const gdn_in<bf16> &, const gdn_pre<bf16> &, bf16 *, const float *, float *, gdn_saved);
+template void gdn_run_scan<float>(struct backend *, const gdn_in<float> &, const gdn_pre<float> &, float *, const float *, float *, gdn_saved);
+
+/* ---- one token each ---- */
+
+/*
+ * 32 value columns (lanes) of one head of one sequence; warp w holds R rows of the state. u = (alpha S)^T k, S' = alpha S + k delta^T, o = s S'^T q.
+ * All loads of a column of the state are in flight at once: the step moves 2 K V floats and little else.
+ */
+template <typename T, int R> static __global__ void __launch_bounds__(256) gdn_step_kernel(gdn_in<T> x, T *o, const float *s_in, float *s_out, gdn_saved hs, gdn_saved ainv)
+{
+    __shared__ float part[8][32], qs[8 * R], ks[8 * R];
+    const int head = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x >> 5, lane = threadIdx.x & 31, c = blockIdx.x * 32 + lane;
+    const int64_t row = x.q_off[seq], at = row * x.hv + head, state = ((int64_t)seq * x.hv + head) * x.kdim * x.vdim + c;
+    const int64_t key = (row * x.h + head / (x.hv / x.h)) * x.kdim;
+    const bool on = c < x.vdim;
+    float s[R], sum = 0;
+#pragma unroll
+    for (int i = 0; i < R; i++)
+        s[i] = s_in && on && R * warp + i < x.kdim ? s_in[state + (int64_t)(R * warp + i) * x.vdim] : 0;
+    for (int i = threadIdx.x; i < 8 * R; i += 256) {
+        qs[i] = i < x.kdim ? ld(x.q + key + i) : 0;
+        ks[i] = i < x.kdim ? ld(x.k + key + i) : 0;
+    }
+    const float alpha = expf(x.g[at]), beta = x.beta[at], v = on ? ld(x.v + at * x.vdim + c) : 0;
+    __syncthreads();
+    if (hs.p && on)
+#pragma unroll
+        for (int i = 0; i < R; i++)
+            if (R * warp + i < x.kdim) {
+                int64_t to = state + (int64_t)(R * warp + i) * x.vdim; /* one chunk each */
+                if (hs.f32)
+                    ((float *)hs.p)[to] = s[i];
+                else
+                    st((bf16 *)hs.p + to, s[i]);
+            }
+    if (ainv.p && blockIdx.x == 0 && threadIdx.x < C) {
+        float y = threadIdx.x == 0 ? 1.0f : 0.0f;
+        if (ainv.f32)
+            ((float *)ainv.p)[at * C + threadIdx.x] = y;
+        else
+            st((bf16 *)ainv.p + at * C + threadIdx.x, y);
+    }
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        s[i] *= alpha;
+        sum = fmaf(s[i], ks[R * warp + i], sum);
+    }
+    part[warp][lane] = sum;
+    __syncthreads();
+    float u = 0;
+#pragma unroll
+    for (int w = 0; w < 8; w++)
+        u += part[w][lane];
+    const float delta = beta * (v - u);
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        s[i] = fmaf(ks[R * warp + i], delta, s[i]);
+        sum = fmaf(s[i], qs[R * warp + i], sum);
+        if (s_out && on && R * warp + i < x.kdim)
+            s_out[state + (int64_t)(R * warp + i) * x.vdim] = s[i];
+    }
+    __syncthreads();
+    part[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && on) {
+        sum = 0;
+#pragma unroll
+        for (int w = 0; w < 8; w++)
+            sum += part[w][lane];
+        st(o + at * x.vdim + c, x.scale * sum);
+    }
+}
+
+template <typename T> static void gdn_run(struct backend *be, const struct op_gdn *d)
+{
+    gdn_in<T> x;
+    gdn_pre<T> pre;
+    bool single = true;
+    if (!gdn_in_of(be, &x, d, "gdn"))
+        return;
+    for (int32_t i = 0; i < d->seqs->n; i++)
+        single = single && seqs_qlen(d->seqs, i) == 1;
+    const float *s_in = cuda_p<float>(d->s_in);
+    float *s_out = cuda_p<float>(d->s_out);
+    T *o = cuda_p<T>(d->o);
+    gdn_saved hs = gdn_saved_of(d->hs), ainv = gdn_saved_of(d->ainv);
+    cudaStream_t stream = cuda_of(be)->stream;
+    if (!x.n || !x.hv || !x.vdim)
+        return;
+    if (single) {
+        dim3 grid(CEIL_DIV(x.vdim, 32), x.hv, x.n);
+        if (x.kdim <= 64)
+            gdn_step_kernel<T, 8><<<grid, 256, 0, stream>>>(x, o, s_in, s_out, hs, ainv);
+        else
+            gdn_step_kernel<T, 16><<<grid, 256, 0, stream>>>(x, o, s_in, s_out, hs, ainv);
+        return;
+    }
+    x.vecv = x.vecv && aligned16(d->o.p);
+    if (!gdn_pre_of(be, &pre, x))
+        return;
+    if (x.longest)
+        gdn_run_pre(be, x, pre, ainv, false);
+    gdn_run_scan(be, x, pre, o, s_in, s_out, hs); /* also with empty sequences: their states pass through */
+}
+void cuda_op_gdn(struct backend *be, const struct op_gdn *d)
+{
+    CUDA_BY_TYPE(be->act, T, gdn_run<T>(be, d););
+}
