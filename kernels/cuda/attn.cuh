@@ -84,6 +84,9 @@ template <typename T, typename D> static bool attn_in_of(struct backend *be, att
 /* Tensor-core kernels (bf16); false = not for these shapes, nothing done. attn_mma.cu, attn_mma_bwd.cu. */
 bool attn_mma(struct backend *be, const attn_in<bf16> &x, const attn_out<bf16> &out, const struct seqs *s);
 bool attn_mma_bwd(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf16> &d);
+/* The same on Hopper's asynchronous tensor cores, for queries by the hundred: attn_wg.cu, attn_wg_bwd.cu. */
+bool attn_wg(struct backend *be, const attn_in<bf16> &x, const attn_out<bf16> &out);
+bool attn_wg_bwd(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf16> &d);
 /* For kernels that own blocks of `block` keys: into how many groups the query heads of a kv head are split, with room for the groups' sums [group][rows][g][dim] (NULL with one
    group; 0 = no memory, sticky error set); and their sum, ascending, into dk and dv. */
 int attn_dkv_groups(struct backend *be, const attn_in<bf16> &x, int block, float **pk, float **pv);
@@ -129,6 +132,44 @@ template <int D, int MT, int NT> static __device__ __forceinline__ void add_pv(f
             }
         }
     }
+}
+
+/* Keys j with t - far < j <= t - near of queries t_lo .. t_hi: as blocks of BN keys, `first` the last one. */
+struct attn_phase {
+    int near, far, first, count;
+};
+template <int BN> static __device__ __forceinline__ attn_phase attn_phase_of(int near, int far, int t_lo, int t_hi)
+{
+    int hi = t_hi - near, lo = far > t_lo ? 0 : t_lo - far + 1;
+    attn_phase p = {near, far, hi / BN, hi < lo || hi < 0 ? 0 : hi / BN - lo / BN + 1};
+    return p;
+}
+
+/* The state so far as an output: o / l, lse. */
+template <int D, int MT>
+static __device__ __forceinline__ void attn_emit(const attn_in<bf16> &x, bf16 *to, float *lse, const float (&o)[MT][D / 8][4], const float (&m)[MT][2], const float (&l)[MT][2],
+                                                 int64_t row, int head, int left)
+{
+    const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int r = 16 * i + 8 * h + g;
+            float sum = l[i][h];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            if (r >= left)
+                continue;
+            const float inv = 1.0f / sum;
+            const int64_t at = (row + r) * x.h + head;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++)
+                if (8 * n < x.vdim)
+                    st2(to + at * x.vdim + 8 * n + 2 * t, o[i][n][2 * h] * inv, o[i][n][2 * h + 1] * inv);
+            if (lse && t == 0)
+                lse[at] = m[i][h] * x.scale + logf(sum);
+        }
 }
 
 #endif

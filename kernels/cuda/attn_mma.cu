@@ -7,17 +7,6 @@
 
 enum { BN = 64 };
 
-/* Keys j with t - far < j <= t - near of queries t_lo .. t_hi: as blocks of BN, `first` the last one. */
-struct attn_phase {
-    int near, far, first, count;
-};
-static __device__ __forceinline__ attn_phase phase_of(int near, int far, int t_lo, int t_hi)
-{
-    int hi = t_hi - near, lo = far > t_lo ? 0 : t_lo - far + 1;
-    attn_phase p = {near, far, hi / BN, hi < lo || hi < 0 ? 0 : hi / BN - lo / BN + 1};
-    return p;
-}
-
 /* Keys j0 .. j0 + ROWS - 1 of one kv head, K and V. */
 template <int D, int ROWS>
 static __device__ __forceinline__ void load_kv(bf16 *k, bf16 *v, const attn_in<bf16> &x, const attn_seq &s, int kvh, int j0, int tid)
@@ -66,33 +55,6 @@ template <int MT, int NT, int NO> static __device__ __forceinline__ void soften(
         }
 }
 
-/* The state so far as an output: o / l, lse. */
-template <int D, int MT>
-static __device__ __forceinline__ void emit(const attn_in<bf16> &x, bf16 *to, float *lse, const float (&o)[MT][D / 8][4], const float (&m)[MT][2], const float (&l)[MT][2],
-                                            int64_t row, int head, int left)
-{
-    const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-#pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int r = 16 * i + 8 * h + g;
-            float sum = l[i][h];
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (r >= left)
-                continue;
-            const float inv = 1.0f / sum;
-            const int64_t at = (row + r) * x.h + head;
-#pragma unroll
-            for (int n = 0; n < D / 8; n++)
-                if (8 * n < x.vdim)
-                    st2(to + at * x.vdim + 8 * n + 2 * t, o[i][n][2 * h] * inv, o[i][n][2 * h + 1] * inv);
-            if (lse && t == 0)
-                lse[at] = m[i][h] * x.scale + logf(sum);
-        }
-}
-
 template <int D, int MT> struct mma_smem {
     bf16 q[64 * MT * tile_ld<bf16>(D)], k[2][BN * tile_ld<bf16>(D)], v[2][BN * tile_ld<bf16>(D)];
 };
@@ -108,7 +70,7 @@ template <int D, int MT> static __global__ void __launch_bounds__(128) attn_mma_
         return;
     const int t0 = s.nk - s.nq + i0, t_hi = t0 + min(BM, s.nq - i0) - 1;
     const bool two = x.branches == 2;
-    const attn_phase near = phase_of(0, two ? x.window[1] : x.window[0], t0, t_hi), far = two ? phase_of(x.window[1], x.window[0], t0, t_hi) : attn_phase{0, 0, 0, 0};
+    const attn_phase near = attn_phase_of<BN>(0, two ? x.window[1] : x.window[0], t0, t_hi), far = two ? attn_phase_of<BN>(x.window[1], x.window[0], t0, t_hi) : attn_phase{0, 0, 0, 0};
     const int steps = near.count + far.count, last = x.window[1] == x.window[0] && two ? near.count : steps;
     auto block_of = [&](int step) { return step < near.count ? near.first - step : far.first - (step - near.count); };
     for (int u = tid; u < BM * (D / 8); u += 128) {
@@ -134,7 +96,7 @@ template <int D, int MT> static __global__ void __launch_bounds__(128) attn_mma_
             load_kv<D, BN>(sm.k[at ^ 1], sm.v[at ^ 1], x, s, kvh, block_of(step + 1) * BN, tid);
         cp_commit();
         if (step == near.count && two)
-            emit<D, MT>(x, out.o[1], out.lse[1], o, m, l, s.row + i0 + row0, head, s.nq - i0 - row0);
+            attn_emit<D, MT>(x, out.o[1], out.lse[1], o, m, l, s.row + i0 + row0, head, s.nq - i0 - row0);
         float c[MT][BN / 8][4];
         tile_zero(c);
         tile_mm<MT, BN / 8, false, true>(c, sm.q + row0 * LD, LD, sm.k[at], LD, D);
@@ -156,8 +118,8 @@ template <int D, int MT> static __global__ void __launch_bounds__(128) attn_mma_
         add_pv<D, MT, BN / 8>(o, c, sm.v[at]);
     }
     if (two && last == near.count)
-        emit<D, MT>(x, out.o[1], out.lse[1], o, m, l, s.row + i0 + row0, head, s.nq - i0 - row0);
-    emit<D, MT>(x, out.o[0], out.lse[0], o, m, l, s.row + i0 + row0, head, s.nq - i0 - row0);
+        attn_emit<D, MT>(x, out.o[1], out.lse[1], o, m, l, s.row + i0 + row0, head, s.nq - i0 - row0);
+    attn_emit<D, MT>(x, out.o[0], out.lse[0], o, m, l, s.row + i0 + row0, head, s.nq - i0 - row0);
 }
 
 /* ---- few queries, many keys ---- */
@@ -292,8 +254,8 @@ template <int D> static void run_split(struct backend *be, const attn_in<bf16> &
     int64_t most = 0;
     for (int32_t i = 0; i < s->n; i++)
         most = MAX(most, MIN((int64_t)seqs_kvlen(s, i), (int64_t)x.window[0] + x.longest));
-    int64_t splits = MIN(CEIL_DIV((int64_t)4 * cu->sms, MAX((int64_t)x.g * x.n, (int64_t)1)), CEIL_DIV(most, (int64_t)2 * BN));
-    splits = MAX(MIN(splits, (int64_t)256), (int64_t)1);
+    int64_t splits = MIN(2 * cu->sms / ((int64_t)x.g * x.n), CEIL_DIV(most, (int64_t)2 * BN)); /* two blocks fit on a multiprocessor: one wave */
+    splits = MAX(splits, (int64_t)1);
     float *part = NULL;
     if (splits > 1) {
         part = cuda_ws_of<float>(be, (int64_t)x.n * x.g * splits * 16 * (D + 2));
@@ -321,6 +283,8 @@ bool attn_mma(struct backend *be, const attn_in<bf16> &x, const attn_out<bf16> &
     if (d > 128 || !attn_vec(x) || !aligned16(out.o[0]) || !aligned16(out.o[1]))
         return false;
     const bool few = x.branches == 1 && x.longest * x.rep <= 16, many = x.longest >= 256;
+    if (!few && attn_wg(be, x, out))
+        return true;
     if (d > 64)
         few ? run_split<128>(be, x, out, s) : many ? run_mma<128, 2>(be, x, out) : run_mma<128, 1>(be, x, out);
     else if (d > 32)

@@ -189,8 +189,10 @@ static __global__ void __launch_bounds__(256) attn_groups_kernel(attn_in<bf16> x
 
 int attn_dkv_groups(struct backend *be, const attn_in<bf16> &x, int block, float **pk, float **pv)
 {
-    int64_t items = MAX(CEIL_DIV(x.rows, (int64_t)block) * x.g, (int64_t)1), want = (int64_t)6 * cuda_of(be)->sms; /* uneven items, longest first */
-    int groups = (int)MAX(MIN(CEIL_DIV(want, items), (int64_t)x.rep), (int64_t)1);
+    int64_t items = CEIL_DIV(x.rows, (int64_t)block) * x.g, want = (int64_t)3 * cuda_of(be)->sms; /* items differ in length, the longest come first */
+    int groups = 1;
+    while (groups < x.rep && (x.rep % groups || items * groups < want))
+        groups++;
     *pk = *pv = NULL;
     if (groups == 1)
         return 1;
@@ -221,6 +223,8 @@ bool attn_mma_bwd(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf
     const int dim = MAX(x.kdim, x.vdim);
     if (dim > 128 || !attn_vec(x) || !aligned16(d.d_o) || !aligned16(d.dq) || !aligned16(d.dk) || !aligned16(d.dv))
         return false;
+    if (attn_wg_bwd(be, x, d))
+        return true;
     if (dim > 64)
         run_bwd<128>(be, x, d);
     else if (dim > 32)

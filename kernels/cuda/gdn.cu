@@ -140,25 +140,26 @@ template <typename T, int KD, int VB>
 static __device__ __forceinline__ void scan_load(scan_stage<T, KD, VB> &s, const gdn_in<T> &x, const gdn_pre<T> &pre, gdn_chunk_at at, int head, int v0, bool want_q)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB);
-    const int tid = threadIdx.x;
+    const int tid = threadIdx.x - 256;
     const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim, out = at.slot * x.hv + head;
-    tile_load<C, KD, 256>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
-    tile_load<C, C, 256>(s.ag, LC, pre.ag + out * C * C, C, C, C, true, tid);
-    tile_load<C, VB, 256>(s.v, LV, x.v + (at.row * x.hv + head) * x.vdim + v0, (int64_t)x.hv * x.vdim, at.n, x.vdim - v0, x.vecv, tid);
+    tile_load<C, KD, 128>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
+    tile_load<C, C, 128>(s.ag, LC, pre.ag + out * C * C, C, C, C, true, tid);
+    tile_load<C, VB, 128>(s.v, LV, x.v + (at.row * x.hv + head) * x.vdim + v0, (int64_t)x.hv * x.vdim, at.n, x.vdim - v0, x.vecv, tid);
     if (want_q) {
-        tile_load<C, KD, 256>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
-        tile_load<C, C, 256>(s.p, LC, pre.p + out * C * C, C, C, C, true, tid);
+        tile_load<C, KD, 128>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
+        tile_load<C, C, 128>(s.p, LC, pre.p + out * C * C, C, C, C, true, tid);
     }
     if (tid < 2 * C / 4)
         cp_async16(s.gates + 4 * tid, pre.gates + out * 2 * C + 4 * tid, true);
+    cp_commit();
 }
 
 /*
- * One block of VB value columns of one head of one sequence. 8 warps: 0 to 3 carry the chain U = K S, V' = Ag (V - gamma U), S = decay S + K^T (tail V'); 4 to 7 follow with
- * the output O = s gamma (Q S) + P V' and save S.
+ * One block of VB value columns of one head of one sequence. 12 warps: 0 to 3 carry the chain U = K S, V' = Ag (V - gamma U), S = decay S + K^T (tail V'); 4 to 7 follow with
+ * the output O = s gamma (Q S) + P V' and save S; 8 to 11 load the next chunk.
  */
 template <typename T, int KD, int VB, int STAGES>
-static __global__ void __launch_bounds__(256) gdn_scan_kernel(gdn_in<T> x, gdn_pre<T> pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
+static __global__ void __launch_bounds__(384) gdn_scan_kernel(gdn_in<T> x, gdn_pre<T> pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NT = VB / 8, MS = KD / 64;
     extern __shared__ __align__(16) unsigned char raw[];
@@ -178,19 +179,16 @@ static __global__ void __launch_bounds__(256) gdn_scan_kernel(gdn_in<T> x, gdn_p
         }
         tile_each(sa, [&](int r, int c, float u, float v) { st2(m.s + (16 * MS * warp + r) * LV + c, u, v); });
     }
-    if (chunks) {
+    if (chunks && warp >= 8)
         scan_load(m.stage[0], x, pre, gdn_find(x, seq, 0), head, v0, o != NULL);
-        cp_commit();
-    }
 #pragma unroll 1
     for (int ch = 0; ch < chunks; ch++) {
         const gdn_chunk_at at = gdn_find(x, seq, ch);
         scan_stage<T, KD, VB> &s = m.stage[ch % STAGES];
         cp_wait<0>();
         __syncthreads();
-        if (STAGES > 1 && ch + 1 < chunks)
+        if (STAGES > 1 && ch + 1 < chunks && warp >= 8)
             scan_load(m.stage[(ch + 1) % STAGES], x, pre, gdn_find(x, seq, ch + 1), head, v0, o != NULL);
-        cp_commit();
         float acc[1][NT][4];
         tile_zero(acc);
         if (warp < 4) {
@@ -200,7 +198,7 @@ static __global__ void __launch_bounds__(256) gdn_scan_kernel(gdn_in<T> x, gdn_p
                 float g = s.gates[row0 + r];
                 st2(m.w + (row0 + r) * LV + c, y.x - g * u, y.y - g * v);
             });
-        } else {
+        } else if (warp < 8) {
             if (o)
                 tile_mm<1, NT, false, false>(acc, s.q + row0 * LK, LK, m.s, LV, KD);
             tile_each(acc, [&](int r, int, float &u, float &v) {
@@ -232,7 +230,7 @@ static __global__ void __launch_bounds__(256) gdn_scan_kernel(gdn_in<T> x, gdn_p
             tile_each(sa, [&](int, int, float &u, float &v) { u *= decay, v *= decay; });
             tile_mm<MS, NT, true, false>(sa, s.k + 16 * MS * warp, LK, m.vt, LV, C);
             tile_each(sa, [&](int r, int c, float u, float v) { st2(m.s + (16 * MS * warp + r) * LV + c, u, v); });
-        } else if (o) {
+        } else if (o && warp < 8) {
             tile_mm<1, NT, false, false>(acc, s.p + row0 * LC, LC, m.vn, LV, row0 + 16);
             T *to = o + (at.row * x.hv + head) * x.vdim + v0;
             tile_each(acc, [&](int r, int c, float u, float v) {
@@ -250,8 +248,8 @@ static __global__ void __launch_bounds__(256) gdn_scan_kernel(gdn_in<T> x, gdn_p
         }
         if (STAGES == 1 && ch + 1 < chunks) {
             __syncthreads();
-            scan_load(m.stage[0], x, pre, gdn_find(x, seq, ch + 1), head, v0, o != NULL);
-            cp_commit();
+            if (warp >= 8)
+                scan_load(m.stage[0], x, pre, gdn_find(x, seq, ch + 1), head, v0, o != NULL);
         }
     }
     if (s_out && warp < 4)
@@ -269,7 +267,7 @@ static void launch_scan(struct backend *be, const gdn_in<T> &x, const gdn_pre<T>
     constexpr int VB = 32, STAGES = sizeof(T) == 2 ? 2 : 1;
     size_t bytes = sizeof(scan_smem<T, KD, VB, STAGES>);
     if (tile_allow_smem(be, gdn_scan_kernel<T, KD, VB, STAGES>, bytes))
-        gdn_scan_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 256, bytes, cuda_of(be)->stream>>>(x, pre, o, s_in, s_out, hs);
+        gdn_scan_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 384, bytes, cuda_of(be)->stream>>>(x, pre, o, s_in, s_out, hs);
 }
 template <typename T>
 void gdn_run_scan(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, T *o, const float *s_in, float *s_out, gdn_saved hs)

@@ -36,15 +36,16 @@ template <typename T, int KD, int VB>
 static __device__ __forceinline__ void rev_load(rev_stage<T, KD, VB> &s, const gdn_in<T> &x, const gdn_pre<T> &pre, const T *d_o, gdn_chunk_at at, int head, int v0)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB);
-    const int tid = threadIdx.x;
+    const int tid = threadIdx.x - 256;
     const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim, out = at.slot * x.hv + head;
-    tile_load<C, KD, 256>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
-    tile_load<C, KD, 256>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
-    tile_load<C, C, 256>(s.ag, LC, pre.ag + out * C * C, C, C, C, true, tid);
-    tile_load<C, C, 256>(s.p, LC, pre.p + out * C * C, C, C, C, true, tid);
-    tile_load<C, VB, 256>(s.go, LV, d_o + (at.row * x.hv + head) * x.vdim + v0, (int64_t)x.hv * x.vdim, at.n, x.vdim - v0, x.vecv, tid);
+    tile_load<C, KD, 128>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
+    tile_load<C, KD, 128>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
+    tile_load<C, C, 128>(s.ag, LC, pre.ag + out * C * C, C, C, C, true, tid);
+    tile_load<C, C, 128>(s.p, LC, pre.p + out * C * C, C, C, C, true, tid);
+    tile_load<C, VB, 128>(s.go, LV, d_o + (at.row * x.hv + head) * x.vdim + v0, (int64_t)x.hv * x.vdim, at.n, x.vdim - v0, x.vecv, tid);
     if (tid < 2 * C / 4)
         cp_async16(s.gates + 4 * tid, pre.gates + out * 2 * C + 4 * tid, true);
+    cp_commit();
 }
 
 /* Rows of a fragment to global memory: row stride ld, rows below n, columns below cols. */
@@ -64,9 +65,9 @@ template <typename T, int NT> static __device__ __forceinline__ void rows_out(fl
     });
 }
 
-/* One block of VB value columns of one head of one sequence. Warps 0 to 3 carry the tokens' chain, 4 to 7 hold dS. */
+/* One block of VB value columns of one head of one sequence. Warps 0 to 3 carry the tokens' chain, 4 to 7 hold dS, 8 to 11 load the next chunk. */
 template <typename T, int KD, int VB, int STAGES>
-static __global__ void __launch_bounds__(256) gdn_rev_kernel(gdn_in<T> x, gdn_pre<T> pre, const T *d_o, bwd_out<T> out)
+static __global__ void __launch_bounds__(384) gdn_rev_kernel(gdn_in<T> x, gdn_pre<T> pre, const T *d_o, bwd_out<T> out)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NT = VB / 8, MS = KD / 64;
     extern __shared__ __align__(16) unsigned char raw[];
@@ -76,21 +77,18 @@ static __global__ void __launch_bounds__(256) gdn_rev_kernel(gdn_in<T> x, gdn_pr
     const int64_t ldv = (int64_t)x.hv * x.vdim;
     float sa[MS][NT][4];
     tile_zero(sa);
-    for (int i = tid; i < KD * LV; i += 256)
+    for (int i = tid; i < KD * LV; i += 384)
         st(m.ds + i, 0.0f);
-    if (chunks) {
+    if (chunks && warp >= 8)
         rev_load(m.stage[0], x, pre, d_o, gdn_find(x, seq, chunks - 1), head, v0);
-        cp_commit();
-    }
 #pragma unroll 1
     for (int ch = chunks - 1, turn = 0; ch >= 0; ch--, turn++) {
         const gdn_chunk_at at = gdn_find(x, seq, ch);
         rev_stage<T, KD, VB> &s = m.stage[turn % STAGES];
         cp_wait<0>();
         __syncthreads();
-        if (STAGES > 1 && ch)
+        if (STAGES > 1 && ch && warp >= 8)
             rev_load(m.stage[(turn + 1) % STAGES], x, pre, d_o, gdn_find(x, seq, ch - 1), head, v0);
-        cp_commit();
         float acc[1][NT][4];
         const int64_t rows = (at.row * x.hv + head) * x.vdim + v0;
         if (warp < 4) {
@@ -103,7 +101,7 @@ static __global__ void __launch_bounds__(256) gdn_rev_kernel(gdn_in<T> x, gdn_pr
             tile_mm<1, NT, true, false>(acc, s.p + row0 * LC + row0, LC, s.go + row0 * LV, LV, C - row0); /* P^T: rows above the diagonal are zero */
             tile_each(acc, [&](int r, int c, float u, float v) { st2(m.dvn + (row0 + r) * LV + c, u, v); });
             rows_out<T, NT>(acc, out.dvn + rows, ldv, row0, at.n, cols, x.vecv);
-        } else {
+        } else if (warp < 8) {
             const int t = tid - 128;
             for (int i = t; i < C * VB / 2; i += 128) {
                 int r = i / (VB / 2), c = i % (VB / 2) * 2;
@@ -122,20 +120,20 @@ static __global__ void __launch_bounds__(256) gdn_rev_kernel(gdn_in<T> x, gdn_pr
                 float g = -s.gates[row0 + r];
                 st2(m.du + (row0 + r) * LV + c, g * u, g * v);
             });
-        } else {
+        } else if (warp < 8) {
             const float decay = s.gates[C - 1];
             tile_each(sa, [&](int, int, float &u, float &v) { u *= decay, v *= decay; });
             tile_mm<MS, NT, true, false>(sa, s.q + srow, LK, m.g, LV, C);
         }
         __syncthreads();
-        if (warp >= 4) {
+        if (warp >= 4 && warp < 8) {
             tile_mm<MS, NT, true, false>(sa, s.k + srow, LK, m.du, LV, C);
             tile_each(sa, [&](int r, int c, float u, float v) { st2(m.ds + (srow + r) * LV + c, u, v); });
         }
         if (STAGES == 1 && ch) {
             __syncthreads();
-            rev_load(m.stage[0], x, pre, d_o, gdn_find(x, seq, ch - 1), head, v0);
-            cp_commit();
+            if (warp >= 8)
+                rev_load(m.stage[0], x, pre, d_o, gdn_find(x, seq, ch - 1), head, v0);
         }
     }
 }
@@ -436,7 +434,7 @@ static void launch_bwd(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> 
     size_t rev = sizeof(rev_smem<T, KD, VB, STAGES>), rest = sizeof(rest_smem<T, KD, VR>);
     if (!tile_allow_smem(be, gdn_rev_kernel<T, KD, VB, STAGES>, rev) || !tile_allow_smem(be, gdn_rest_kernel<T, KD, VR>, rest))
         return;
-    gdn_rev_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 256, rev, stream>>>(x, pre, d_o, out);
+    gdn_rev_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 384, rev, stream>>>(x, pre, d_o, out);
     gdn_rest_kernel<T, KD, VR><<<dim3(x.longest, x.hv, x.n), 256, rest, stream>>>(x, pre, d_o, ainv, hs, out);
 }
 

@@ -1,6 +1,69 @@
 /* The maps around the gated delta rule: SiLU and norm of q and k, gates, and the output norm. One warp a head of a row. */
 #include "kernels/cuda/cuda.h"
 
+#include <initializer_list>
+
+/* SiLU with what precision T has use for. */
+template <typename T> static __device__ __forceinline__ float sig(float x)
+{
+    return sizeof(T) == 2 ? __fdividef(1.0f, 1.0f + __expf(-x)) : sigmoid_f(x);
+}
+template <typename T> static __device__ __forceinline__ float silu_t(float x)
+{
+    return x * sig<T>(x);
+}
+template <typename T> static __device__ __forceinline__ float silu_dt(float x)
+{
+    const float s = sig<T>(x);
+    return s + x * s * (1.0f - s);
+}
+
+/* V neighbours: 1, or as many as 16 or 8 bytes hold. */
+static __device__ __forceinline__ void ldv(float (&x)[4], const bf16 *p)
+{
+    const uint2 u = *(const uint2 *)p;
+    x[0] = bf16_lo(u.x), x[1] = bf16_hi(u.x), x[2] = bf16_lo(u.y), x[3] = bf16_hi(u.y);
+}
+static __device__ __forceinline__ void stv(bf16 *p, const float (&x)[4])
+{
+    *(uint2 *)p = make_uint2(bf16_pack(x[0], x[1]), bf16_pack(x[2], x[3]));
+}
+static __device__ __forceinline__ void ldv(float (&x)[4], const float *p)
+{
+    ld16(x, p);
+}
+static __device__ __forceinline__ void stv(float *p, const float (&x)[4])
+{
+    st16(p, x);
+}
+template <typename T> static __device__ __forceinline__ void ldv(float (&x)[1], const T *p)
+{
+    x[0] = ld(p);
+}
+template <typename T> static __device__ __forceinline__ void stv(T *p, const float (&x)[1])
+{
+    st(p, x[0]);
+}
+/* A head's row is walked by a warp in steps of 32 V. With V = 4 rows have at most 128 columns, and stay in registers: one step. */
+enum { COLS_4 = 128 };
+static bool by_four(int64_t n, std::initializer_list<const void *> p)
+{
+    for (const void *q : p)
+        if (((uintptr_t)q & 15) != 0)
+            return false;
+    return n % 4 == 0 && n <= COLS_4;
+}
+#define BY_FOUR(on, V, ...)                                                                                                                \
+    do {                                                                                                                                   \
+        if (on) {                                                                                                                          \
+            constexpr int V = 4;                                                                                                           \
+            __VA_ARGS__                                                                                                                    \
+        } else {                                                                                                                           \
+            constexpr int V = 1;                                                                                                           \
+            __VA_ARGS__                                                                                                                    \
+        }                                                                                                                                  \
+    } while (0)
+
 /* ---- before ---- */
 
 struct prep_in {
@@ -10,7 +73,7 @@ struct prep_in {
 };
 
 /* y = x / sqrt(sum x^2 + 1e-6), after SiLU; heads 0 .. rows h - 1 are q's, the others k's. */
-template <typename T> static __global__ void __launch_bounds__(256) prep_qk_kernel(prep_in p, T *q, T *k, float *rq, float *rk, const T *q_lin, const T *k_lin)
+template <typename T, int V> static __global__ void __launch_bounds__(256) prep_qk_kernel(prep_in p, T *q, T *k, float *rq, float *rk, const T *q_lin, const T *k_lin)
 {
     int64_t at = ((int64_t)blockIdx.x * 256 + threadIdx.x) >> 5, heads = p.rows * p.h;
     const int lane = threadIdx.x & 31;
@@ -20,26 +83,39 @@ template <typename T> static __global__ void __launch_bounds__(256) prep_qk_kern
     at -= second ? heads : 0;
     const T *x = (second ? k_lin : q_lin) + at * p.kdim;
     T *y = (second ? k : q) + at * p.kdim;
-    float *r = second ? rk : rq, sum = 0;
-    for (int c = lane; c < p.kdim; c += 32) {
-        float v = ld(x + c);
-        v = p.silu ? silu_f(v) : v;
-        sum = fmaf(v, v, sum);
+    float *r = second ? rk : rq, sum = 0, v[V] = {0};
+    for (int c = V * lane; c < p.kdim; c += 32 * V) {
+        ldv(v, x + c);
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            v[e] = p.silu ? silu_t<T>(v[e]) : v[e];
+            sum = fmaf(v[e], v[e], sum);
+        }
     }
     sum = 1.0f / sqrtf(warp_sum(sum) + 1e-6f);
-    for (int c = lane; c < p.kdim; c += 32) {
-        float v = ld(x + c);
-        st(y + c, (p.silu ? silu_f(v) : v) * sum);
+    for (int c = V * lane; c < p.kdim; c += 32 * V) {
+        if (V == 1) {
+            ldv(v, x + c);
+            v[0] = p.silu ? silu_t<T>(v[0]) : v[0];
+        }
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            v[e] *= sum;
+        stv(y + c, v);
     }
     if (r && lane == 0)
         r[at] = sum;
 }
 
-template <typename T> static __global__ void __launch_bounds__(256) prep_v_kernel(T *y, const T *x, int64_t n, bool silu)
+template <typename T, int V> static __global__ void __launch_bounds__(256) prep_v_kernel(T *y, const T *x, int64_t n, bool silu)
 {
-    for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < n; i += (int64_t)gridDim.x * 256) {
-        float v = ld(x + i);
-        st(y + i, silu ? silu_f(v) : v);
+    for (int64_t i = V * ((int64_t)blockIdx.x * 256 + threadIdx.x); i < n; i += V * (int64_t)gridDim.x * 256) {
+        float v[V];
+        ldv(v, x + i);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            v[e] = silu ? silu_t<T>(v[e]) : v[e];
+        stv(y + i, v);
     }
 }
 
@@ -69,9 +145,11 @@ template <typename T> static void gdn_prep_run(struct backend *be, const struct 
     prep_in p = {(int)d->h, (int)d->hv, (int)d->kdim, (int)d->vdim, d->rows, d->silu, d->neg_eigval};
     cudaStream_t s = cuda_of(be)->stream;
     int64_t nv = d->rows * d->hv * d->vdim, ng = d->rows * d->hv;
-    prep_qk_kernel<T><<<blocks_of(2 * d->rows * d->h, 8), 256, 0, s>>>(p, cuda_p<T>(d->q), cuda_p<T>(d->k), cuda_p<float>(d->rq), cuda_p<float>(d->rk), cuda_p<T>(d->q_lin),
-                                                                       cuda_p<T>(d->k_lin));
-    prep_v_kernel<T><<<blocks_of(nv, 1024), 256, 0, s>>>(cuda_p<T>(d->v), cuda_p<T>(d->v_lin), nv, d->silu);
+    BY_FOUR(by_four(d->kdim, {d->q.p, d->k.p, d->q_lin.p, d->k_lin.p}), V,
+            prep_qk_kernel<T, V><<<blocks_of(2 * d->rows * d->h, 8), 256, 0, s>>>(p, cuda_p<T>(d->q), cuda_p<T>(d->k), cuda_p<float>(d->rq), cuda_p<float>(d->rk),
+                                                                                  cuda_p<T>(d->q_lin), cuda_p<T>(d->k_lin)););
+    BY_FOUR(nv % 4 == 0 && by_four(4, {d->v.p, d->v_lin.p}), V,
+            prep_v_kernel<T, V><<<blocks_of(nv, 1024 * V), 256, 0, s>>>(cuda_p<T>(d->v), cuda_p<T>(d->v_lin), nv, d->silu););
     CUDA_BY_TYPE(d->a_lin.dt, A,
                  CUDA_BY_TYPE(d->b_lin.dt, B, prep_gates_kernel<A, B><<<blocks_of(ng, 256), 256, 0, s>>>(p, cuda_p<float>(d->g), cuda_p<float>(d->beta), cuda_p<A>(d->a_lin),
                                                                                                          cuda_p<B>(d->b_lin), cuda_p<float>(d->a_log), cuda_p<float>(d->dt_bias));););
@@ -83,7 +161,7 @@ void cuda_op_gdn_prep(struct backend *be, const struct op_gdn_prep *d)
 }
 
 /* y = r f(x): dx = r (dy - (dy.y) y) f'(x). */
-template <typename T>
+template <typename T, int V>
 static __global__ void __launch_bounds__(256)
     prep_qk_bwd_kernel(prep_in p, T *dq, T *dk, const T *gq, const T *gk, const T *q, const T *k, const float *rq, const float *rk, const T *q_lin, const T *k_lin)
 {
@@ -96,17 +174,34 @@ static __global__ void __launch_bounds__(256)
     const float r = (second ? rk : rq)[at];
     const T *dy = (second ? gk : gq) + at * p.kdim, *y = (second ? k : q) + at * p.kdim, *x = (second ? k_lin : q_lin) + at * p.kdim;
     T *dx = (second ? dk : dq) + at * p.kdim;
-    float dot = 0;
-    for (int c = lane; c < p.kdim; c += 32)
-        dot = fmaf(ld(dy + c), ld(y + c), dot);
+    float dot = 0, u[V] = {0}, v[V] = {0}, z[V];
+    for (int c = V * lane; c < p.kdim; c += 32 * V) {
+        ldv(u, dy + c), ldv(v, y + c);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            dot = fmaf(u[e], v[e], dot);
+    }
     dot = warp_sum(dot);
-    for (int c = lane; c < p.kdim; c += 32)
-        st(dx + c, r * (ld(dy + c) - dot * ld(y + c)) * (p.silu ? silu_df(ld(x + c)) : 1.0f));
+    for (int c = V * lane; c < p.kdim; c += 32 * V) {
+        if (V == 1)
+            ldv(u, dy + c), ldv(v, y + c);
+        ldv(z, x + c);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            u[e] = r * (u[e] - dot * v[e]) * (p.silu ? silu_dt<T>(z[e]) : 1.0f);
+        stv(dx + c, u);
+    }
 }
-template <typename T> static __global__ void __launch_bounds__(256) prep_v_bwd_kernel(T *dx, const T *dy, const T *x, int64_t n, bool silu)
+template <typename T, int V> static __global__ void __launch_bounds__(256) prep_v_bwd_kernel(T *dx, const T *dy, const T *x, int64_t n, bool silu)
 {
-    for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < n; i += (int64_t)gridDim.x * 256)
-        st(dx + i, ld(dy + i) * (silu ? silu_df(ld(x + i)) : 1.0f));
+    for (int64_t i = V * ((int64_t)blockIdx.x * 256 + threadIdx.x); i < n; i += V * (int64_t)gridDim.x * 256) {
+        float u[V], z[V];
+        ldv(u, dy + i), ldv(z, x + i);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            u[e] *= silu ? silu_dt<T>(z[e]) : 1.0f;
+        stv(dx + i, u);
+    }
 }
 
 enum { GATE_ROWS = 128 };
@@ -185,9 +280,12 @@ template <typename T> static void gdn_prep_bwd_run(struct backend *be, const str
         if (!g.part)
             return;
     }
-    prep_qk_bwd_kernel<T><<<blocks_of(2 * d->rows * d->h, 8), 256, 0, s>>>(p, cuda_p<T>(d->dq_lin), cuda_p<T>(d->dk_lin), cuda_p<T>(d->dq), cuda_p<T>(d->dk), cuda_p<T>(d->q),
-                                                                           cuda_p<T>(d->k), cuda_p<float>(d->rq), cuda_p<float>(d->rk), cuda_p<T>(d->q_lin), cuda_p<T>(d->k_lin));
-    prep_v_bwd_kernel<T><<<blocks_of(nv, 1024), 256, 0, s>>>(cuda_p<T>(d->dv_lin), cuda_p<T>(d->dv), cuda_p<T>(d->v_lin), nv, d->silu);
+    BY_FOUR(by_four(d->kdim, {d->dq_lin.p, d->dk_lin.p, d->dq.p, d->dk.p, d->q.p, d->k.p, d->q_lin.p, d->k_lin.p}), V,
+            prep_qk_bwd_kernel<T, V><<<blocks_of(2 * d->rows * d->h, 8), 256, 0, s>>>(p, cuda_p<T>(d->dq_lin), cuda_p<T>(d->dk_lin), cuda_p<T>(d->dq), cuda_p<T>(d->dk),
+                                                                                      cuda_p<T>(d->q), cuda_p<T>(d->k), cuda_p<float>(d->rq), cuda_p<float>(d->rk),
+                                                                                      cuda_p<T>(d->q_lin), cuda_p<T>(d->k_lin)););
+    BY_FOUR(nv % 4 == 0 && by_four(4, {d->dv_lin.p, d->dv.p, d->v_lin.p}), V,
+            prep_v_bwd_kernel<T, V><<<blocks_of(nv, 1024 * V), 256, 0, s>>>(cuda_p<T>(d->dv_lin), cuda_p<T>(d->dv), cuda_p<T>(d->v_lin), nv, d->silu););
     prep_gates_bwd_kernel<<<dim3(blocks, (unsigned)CEIL_DIV(d->hv, 32)), 256, 0, s>>>(p, g);
     if (d->da_log.p)
         part_sum_kernel<<<(unsigned)CEIL_DIV(d->hv, 32), 256, 0, s>>>(cuda_p<float>(d->da_log), g.part, 2 * d->hv, blocks, p.hv);
@@ -202,21 +300,32 @@ void cuda_op_gdn_prep_bwd(struct backend *be, const struct op_gdn_prep_bwd *d)
 
 /* ---- after ---- */
 
-/* y = o rstd w silu(gate); y may be o: each lane reads its columns before it writes them, in both passes. */
-template <typename T> static __global__ void __launch_bounds__(256) out_kernel(T *y, float *rstd, const T *o, const T *w, const T *gate, int64_t heads, int n, float eps)
+/* y = o rstd w silu(gate); y may be o: each lane reads its columns before it writes them. */
+template <typename T, int V> static __global__ void __launch_bounds__(256) out_kernel(T *y, float *rstd, const T *o, const T *w, const T *gate, int64_t heads, int n, float eps)
 {
     const int64_t at = ((int64_t)blockIdx.x * 256 + threadIdx.x) >> 5;
     const int lane = threadIdx.x & 31;
     if (at >= heads)
         return;
-    float sum = 0;
-    for (int c = lane; c < n; c += 32) {
-        float x = ld(o + at * n + c);
-        sum = fmaf(x, x, sum);
+    float sum = 0, x[V] = {0}, u[V], z[V];
+    for (int c = V * lane; c < n; c += 32 * V) {
+        ldv(x, o + at * n + c);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            sum = fmaf(x[e], x[e], sum);
     }
     const float r = 1.0f / sqrtf(warp_sum(sum) / (float)n + eps);
-    for (int c = lane; c < n; c += 32)
-        st(y + at * n + c, ld(o + at * n + c) * r * ld(w + c) * (gate ? silu_f(ld(gate + at * n + c)) : 1.0f));
+    for (int c = V * lane; c < n; c += 32 * V) {
+        if (V == 1)
+            ldv(x, o + at * n + c);
+        ldv(u, w + c);
+        if (gate)
+            ldv(z, gate + at * n + c);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            x[e] *= r * u[e] * (gate ? silu_t<T>(z[e]) : 1.0f);
+        stv(y + at * n + c, x);
+    }
     if (rstd && lane == 0)
         rstd[at] = r;
 }
@@ -224,8 +333,9 @@ template <typename T> static __global__ void __launch_bounds__(256) out_kernel(T
 template <typename T> static void gdn_out_run(struct backend *be, const struct op_gdn_out *d)
 {
     int64_t heads = d->rows * d->hv;
-    out_kernel<T><<<blocks_of(heads, 8), 256, 0, cuda_of(be)->stream>>>(cuda_p<T>(d->y), cuda_p<float>(d->rstd), cuda_p<T>(d->o), cuda_p<T>(d->w), cuda_p<T>(d->gate), heads,
-                                                                        (int)d->vdim, (float)d->eps);
+    BY_FOUR(by_four(d->vdim, {d->y.p, d->o.p, d->w.p, d->gate.p}), V,
+            out_kernel<T, V><<<blocks_of(heads, 8), 256, 0, cuda_of(be)->stream>>>(cuda_p<T>(d->y), cuda_p<float>(d->rstd), cuda_p<T>(d->o), cuda_p<T>(d->w), cuda_p<T>(d->gate),
+                                                                                   heads, (int)d->vdim, (float)d->eps););
 }
 void cuda_op_gdn_out(struct backend *be, const struct op_gdn_out *d)
 {
@@ -237,32 +347,53 @@ void cuda_op_gdn_out(struct backend *be, const struct op_gdn_out *d)
  * xh = o r, f = silu(gate):  do = r (w dy f - xh mean(w dy f xh)),  dgate = dy xh w silu'(gate),  dw += dy xh f. Warps walk over heads with a fixed stride; part[block][vdim]
  * are their sums of dw (dynamic shared memory: 8 vdim floats, when wanted).
  */
-template <typename T>
+template <typename T, int V>
 static __global__ void __launch_bounds__(256)
     out_bwd_kernel(T *d_o, T *dgate, float *part, const T *dy, const T *o, const T *w, const T *gate, const float *rstd, int64_t heads, int n)
 {
     extern __shared__ float sums[];
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    float *mine = sums + warp * n;
+    float *mine = sums + warp * n, u[V] = {0}, xh[V] = {0}, z[V] = {0}, wt[V] = {0}, f[V];
     if (part)
-        for (int c = lane; c < n; c += 32)
-            mine[c] = 0;
+        for (int c = V * lane; c < n; c += 32 * V)
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                mine[c + e] = 0;
     for (int64_t at = (int64_t)blockIdx.x * 8 + warp; at < heads; at += (int64_t)gridDim.x * 8) {
         const float r = rstd[at];
         float mean = 0;
-        for (int c = lane; c < n; c += 32) {
-            float f = gate ? silu_f(ld(gate + at * n + c)) : 1.0f, x = ld(dy + at * n + c) * f * ld(o + at * n + c) * r;
-            mean = fmaf(ld(w + c), x, mean);
-            if (part)
-                mine[c] += x;
+        for (int c = V * lane; c < n; c += 32 * V) {
+            ldv(u, dy + at * n + c), ldv(xh, o + at * n + c), ldv(wt, w + c);
+            if (gate)
+                ldv(z, gate + at * n + c);
+#pragma unroll
+            for (int e = 0; e < V; e++) {
+                f[e] = gate ? silu_t<T>(z[e]) : 1.0f;
+                xh[e] *= r;
+                float y = u[e] * f[e] * xh[e];
+                mean = fmaf(wt[e], y, mean);
+                if (part)
+                    mine[c + e] += y;
+            }
         }
         mean = warp_sum(mean) / (float)n;
-        for (int c = lane; c < n; c += 32) {
-            const int64_t i = at * n + c;
-            float z = gate ? ld(gate + i) : 0, f = gate ? silu_f(z) : 1.0f, xh = ld(o + i) * r, wd = ld(w + c) * ld(dy + i);
-            st(d_o + i, r * (wd * f - xh * mean));
+        for (int c = V * lane; c < n; c += 32 * V) {
+            if (V == 1) {
+                ldv(u, dy + at * n + c), ldv(xh, o + at * n + c), ldv(wt, w + c);
+                xh[0] *= r;
+                if (gate)
+                    ldv(z, gate + at * n + c);
+                f[0] = gate ? silu_t<T>(z[0]) : 1.0f;
+            }
+#pragma unroll
+            for (int e = 0; e < V; e++) {
+                const float wd = wt[e] * u[e];
+                u[e] = r * (wd * f[e] - xh[e] * mean);
+                z[e] = wd * xh[e] * silu_dt<T>(z[e]);
+            }
+            stv(d_o + at * n + c, u);
             if (gate)
-                st(dgate + i, wd * xh * silu_df(z));
+                stv(dgate + at * n + c, z);
         }
     }
     __syncthreads();
@@ -289,8 +420,9 @@ template <typename T> static void gdn_out_bwd_run(struct backend *be, const stru
         if (!part)
             return;
     }
-    out_bwd_kernel<T><<<blocks, 256, part ? 8 * sizeof(float) * (size_t)n : 0, s>>>(cuda_p<T>(d->d_o), cuda_p<T>(d->dgate), part, cuda_p<T>(d->dy), cuda_p<T>(d->o), cuda_p<T>(d->w),
-                                                                                   cuda_p<T>(d->gate), cuda_p<float>(d->rstd), heads, n);
+    BY_FOUR(by_four(n, {d->d_o.p, d->dgate.p, d->dy.p, d->o.p, d->w.p, d->gate.p}), V,
+            out_bwd_kernel<T, V><<<blocks, 256, part ? 8 * sizeof(float) * (size_t)n : 0, s>>>(cuda_p<T>(d->d_o), cuda_p<T>(d->dgate), part, cuda_p<T>(d->dy), cuda_p<T>(d->o),
+                                                                                               cuda_p<T>(d->w), cuda_p<T>(d->gate), cuda_p<float>(d->rstd), heads, n););
     if (part)
         CUDA_BY_TYPE(d->dw.dt, W, part_sum_kernel<W><<<(unsigned)CEIL_DIV(n, 32), 256, 0, s>>>(cuda_p<W>(d->dw), part, n, blocks, n););
 }
