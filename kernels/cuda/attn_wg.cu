@@ -52,15 +52,16 @@ template <int NT> static __device__ __forceinline__ void wg_pack(unsigned (&a)[N
 /* s = Q K^T: q, k are shared addresses of this warpgroup's rows and of the block. */
 template <int D> static __device__ __forceinline__ void wg_scores(float (&s)[BN / 8][4], unsigned q, unsigned k)
 {
+    wg_mma_first<0, 0>(s, wg_desc(q, 16), wg_desc(k, 16));
 #pragma unroll
-    for (int i = 0; i < D / 16; i++)
-        wg_mma<0, 0>(s, wg_desc(q + (i / 4) * (BM * 128) + (i % 4) * 32, 16), wg_desc(k + (i / 4) * (BN * 128) + (i % 4) * 32, 16), i > 0);
+    for (int i = 1; i < D / 16; i++)
+        wg_mma<0, 0>(s, wg_desc(q + (i / 4) * (BM * 128) + (i % 4) * 32, 16), wg_desc(k + (i / 4) * (BN * 128) + (i % 4) * 32, 16));
 }
 template <int D> static __device__ __forceinline__ void wg_values(float (&o)[D / 8][4], const unsigned (&p)[BN / 16][4], unsigned v)
 {
 #pragma unroll
     for (int i = 0; i < BN / 16; i++)
-        wg_mma<1>(o, p[i], wg_desc(v + i * 2048, BN * 128), 1);
+        wg_mma<1>(o, p[i], wg_desc(v + i * 2048, BN * 128));
 }
 /* Scores of queries t + {0, 8} (this lane's) against keys j0 ..: those outside t - far < j <= t - near are dropped. */
 static __device__ __forceinline__ void wg_mask(float (&s)[BN / 8][4], int t, int j0, int near, int far)

@@ -46,16 +46,17 @@ static __device__ __forceinline__ int one_set(const attn_in<bf16> &x, int t_lo, 
 /* acc (64 x N) = A B^T over D columns; A: 128-row panels, B: ROWS-row panels. */
 template <int D, int ROWS> static __device__ __forceinline__ void product(float (&acc)[ROWS / 8][4], unsigned a, unsigned b)
 {
+    wg_mma_first<0, 0>(acc, wg_desc(a, 16), wg_desc(b, 16));
 #pragma unroll
-    for (int i = 0; i < D / 16; i++)
-        wg_mma<0, 0>(acc, wg_desc(a + (i / 4) * (BM * 128) + (i % 4) * 32, 16), wg_desc(b + (i / 4) * (ROWS * 128) + (i % 4) * 32, 16), i > 0);
+    for (int i = 1; i < D / 16; i++)
+        wg_mma<0, 0>(acc, wg_desc(a + (i / 4) * (BM * 128) + (i % 4) * 32, 16), wg_desc(b + (i / 4) * (ROWS * 128) + (i % 4) * 32, 16));
 }
 /* acc (64 x D) += A B, A packed in registers, B: ROWS rows. */
 template <int D, int ROWS> static __device__ __forceinline__ void gather(float (&acc)[D / 8][4], const unsigned (&a)[ROWS / 16][4], unsigned b)
 {
 #pragma unroll
     for (int i = 0; i < ROWS / 16; i++)
-        wg_mma<1>(acc, a[i], wg_desc(b + i * 2048, ROWS * 128), 1);
+        wg_mma<1>(acc, a[i], wg_desc(b + i * 2048, ROWS * 128));
 }
 #endif
 
@@ -98,8 +99,7 @@ template <int D, int BN> static __global__ void __launch_bounds__(256, 1) attn_w
         cf[1][h] = on && x.branches == 2 ? coef[n + at] : cf[0][h];
     }
     const float sl2 = x.scale * LOG2E;
-    float c[BN / 8][4], y[BN / 8][4], dq[1][D / 8][4];
-    unsigned a[BN / 16][4];
+    float dq[1][D / 8][4];
     tile_zero(dq);
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
@@ -109,39 +109,33 @@ template <int D, int BN> static __global__ void __launch_bounds__(256, 1) attn_w
         __syncthreads();
         if (step + 1 < steps)
             load(step + 1);
+        float c[BN / 8][4], y[BN / 8][4];
+        unsigned a[BN / 16][4];
         wg_fence();
         product<D, BN>(c, sq + group * 8192, sk + step % 3 * TN);
         product<D, BN>(y, sg + group * 8192, sv + (step & 1) * TN);
         wg_commit();
         wg_wait<0>();
         wg_hold(c), wg_hold(y), wg_hold(dq[0]);
-        if (set >= 0) {
-            const float4 c0 = set ? cf[1][0] : cf[0][0], c1 = set ? cf[1][1] : cf[0][1];
 #pragma unroll
-            for (int k = 0; k < BN / 8; k++) {
-                float pm;
+        for (int k = 0; k < BN / 8; k++) {
+            float pm, ds[4];
+            if (set >= 0) {
+                const float4 c0 = set ? cf[1][0] : cf[0][0], c1 = set ? cf[1][1] : cf[0][1];
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    element(e < 2 ? c0 : c1, c[k][e], y[k][e], sl2, &pm, &c[k][e]);
-            }
-        } else {
-#pragma unroll
-            for (int k = 0; k < BN / 8; k++)
+                    element(e < 2 ? c0 : c1, c[k][e], y[k][e], sl2, &pm, &ds[e]);
+            } else {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int h = e >> 1, back = mine + 8 * h - (j0 + 8 * k + 2 * (tid & 3) + (e & 1));
                     const bool in = x.branches == 2 && back < x.window[1];
                     const float4 w = make_float4(in ? cf[1][h].x : cf[0][h].x, in ? cf[1][h].y : cf[0][h].y, in ? cf[1][h].z : cf[0][h].z, 0);
-                    float pm;
-                    element(w, back >= 0 && back < x.window[0] ? c[k][e] : -INFINITY, y[k][e], sl2, &pm, &c[k][e]);
+                    element(w, back >= 0 && back < x.window[0] ? c[k][e] : -INFINITY, y[k][e], sl2, &pm, &ds[e]);
                 }
-        }
-#pragma unroll
-        for (int k = 0; k < BN / 16; k++) {
-            a[k][0] = bf16_pack(c[2 * k][0], c[2 * k][1]);
-            a[k][1] = bf16_pack(c[2 * k][2], c[2 * k][3]);
-            a[k][2] = bf16_pack(c[2 * k + 1][0], c[2 * k + 1][1]);
-            a[k][3] = bf16_pack(c[2 * k + 1][2], c[2 * k + 1][3]);
+            }
+            a[k / 2][k % 2 * 2] = bf16_pack(ds[0], ds[1]);
+            a[k / 2][k % 2 * 2 + 1] = bf16_pack(ds[2], ds[3]);
         }
         wg_fence();
         gather<D, BN>(dq[0], a, sk + step % 3 * TN);
@@ -194,8 +188,7 @@ template <int D> static __global__ void __launch_bounds__(256, 1) attn_wg_dkv_ke
     wg_load<BM, D, 256>(sv, x.v + row * x.ldv + kvh * x.vdim, x.ldv, left, x.vdim, tid);
     load(0);
     const float sl2 = x.scale * LOG2E;
-    float c[BQ / 8][4], y[BQ / 8][4], dk[1][D / 8][4], dv[1][D / 8][4];
-    unsigned p[BQ / 16][4], a[BQ / 16][4];
+    float dk[1][D / 8][4], dv[1][D / 8][4];
     tile_zero(dk), tile_zero(dv);
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
@@ -206,6 +199,8 @@ template <int D> static __global__ void __launch_bounds__(256, 1) attn_wg_dkv_ke
         __syncthreads();
         if (step + 1 < steps)
             load(step + 1);
+        float c[BQ / 8][4], y[BQ / 8][4];
+        unsigned p[BQ / 16][4], a[BQ / 16][4];
         wg_fence();
         product<D, BQ>(c, sk + group * 8192, sq + at * TQ);
         product<D, BQ>(y, sv + group * 8192, sg + at * TQ);
@@ -285,5 +280,7 @@ bool attn_wg_bwd(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf1
     const int dim = MAX(x.kdim, x.vdim);
     if (x.longest <= 64 || dim <= 32 || dim > 128)
         return false;
+    if (getenv("TUNE_BN"))
+        return run_wg<128, 64>(be, x, d);
     return dim > 64 ? run_wg<128, 128>(be, x, d) : run_wg<64, 128>(be, x, d);
 }

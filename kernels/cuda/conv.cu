@@ -1,5 +1,5 @@
 /* Depthwise causal convolution, then SiLU: one thread walks down a tile of rows of one channel, its last inputs in registers. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/silu.cuh"
 
 enum { TAPS = 4 };
 
@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(128) conv_kernel(conv_in c, T *y, T *pr
             sum = fmaf(w[i], h[i], sum);
         if (pre)
             st(pre + row * c.dim + j, sum);
-        st(y + row * c.dim + j, silu_f(sum));
+        st(y + row * c.dim + j, silu_t<T>(sum));
 #pragma unroll
         for (int i = 0; i < TAPS - 1; i++)
             h[i] = h[i + 1];
@@ -159,7 +159,7 @@ static __global__ void __launch_bounds__(128) conv_bwd_kernel(conv_in c, T *dx, 
     int64_t next = c.q_off[seq + 1];
     bool fresh = true;
     history(h, c, x, NULL, false, seq, c.q_off[seq], row, j);
-#pragma unroll 2
+#pragma unroll 4
     for (; row < end; row++) {
         if (row >= next) {
             while (row >= next)
@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__(128) conv_bwd_kernel(conv_in c, T *dx, 
         for (int i = 0; i < TAPS; i++)
             if (fresh || i == TAPS - 1) {
                 int64_t at = (row + i) * c.dim + j;
-                f[i] = row + i < next ? ld(dy + at) * silu_df(ld(pre + at)) : 0;
+                f[i] = row + i < next ? ld(dy + at) * silu_dt<T>(ld(pre + at)) : 0;
             }
         fresh = false;
         h[TAPS - 1] = ld(x + row * c.dim + j);

@@ -3,38 +3,86 @@
 
 enum { C = GDN_CHUNK, LF = C + 4 };
 
-/* a = (I + L)^-1 from l = L below the diagonal, both [64][LF] float, by panels of 16 rows: earlier rows as a product, then substitution inside the panel. 128 threads. */
+/*
+ * a = (I + L)^-1 from l = L below the diagonal, both [64][LF] float, 256 threads: the four diagonal blocks of 16 by substitution, one column a thread; then the blocks below, by
+ * distance from the diagonal: A_pm = -A_pp sum_{m <= r < p} L_pr A_rm, the sums waiting in the blocks above the diagonal. What remains there is not to be read.
+ */
 static __device__ __forceinline__ void gdn_invert(float *a, const float *l)
 {
-    const int tid = threadIdx.x, c = tid & 63, half = tid >> 6;
-#pragma unroll 1
-    for (int r = 0; r < C; r += 16) {
-        float x[8] = {0};
-        for (int j = 0; j < r; j++) {
-            float y = a[j * LF + c];
+    const int tid = threadIdx.x, i = tid >> 4, c = tid & 15;
+    if (tid < C) {
+        const float *d = l + 16 * i * (LF + 1);
+        float y[16];
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                x[i] = fmaf(-l[(r + 8 * half + i) * LF + j], y, x[i]);
+        for (int r = 0; r < 16; r++) {
+            y[r] = c == r ? 1.0f : 0.0f;
+#pragma unroll
+            for (int j = 0; j < r; j++)
+                y[r] = fmaf(-d[r * LF + j], y[j], y[r]);
         }
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            a[(r + 8 * half + i) * LF + c] = x[i];
-        __syncthreads();
-        if (tid < C) {
-            float y[16];
+        for (int r = 0; r < 16; r++)
+            a[(16 * i + r) * LF + 16 * i + c] = y[r];
+    }
+    __syncthreads();
 #pragma unroll
-            for (int i = 0; i < 16; i++) {
-                float s = a[(r + i) * LF + c] + (c == r + i ? 1.0f : 0.0f);
+    for (int far = 1; far < 4; far++) {
 #pragma unroll
-                for (int j = 0; j < i; j++)
-                    s = fmaf(-l[(r + i) * LF + r + j], y[j], s);
-                y[i] = s;
-            }
-#pragma unroll
-            for (int i = 0; i < 16; i++)
-                a[(r + i) * LF + c] = y[i];
+        for (int p = far; p < 4; p++) {
+            const int m = p - far;
+            float sum = 0;
+#pragma unroll 8
+            for (int k = 0; k < 16 * far; k++)
+                sum = fmaf(l[(16 * p + i) * LF + 16 * m + k], a[(16 * m + k) * LF + 16 * m + c], sum);
+            a[(16 * m + i) * LF + 16 * p + c] = sum;
         }
         __syncthreads();
+#pragma unroll
+        for (int p = far; p < 4; p++) {
+            const int m = p - far;
+            float sum = 0;
+#pragma unroll
+            for (int k = 0; k < 16; k++)
+                sum = fmaf(-a[(16 * p + i) * LF + 16 * p + k], a[(16 * m + k) * LF + 16 * p + c], sum);
+            a[(16 * p + i) * LF + 16 * m + c] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+/* A saved row of 64, zeros above the diagonal, from and to a's rows. 256 threads. */
+template <typename S> static __device__ __forceinline__ void ainv_load(float *a, const S *from, int64_t ld_from, int n)
+{
+    constexpr int V = VEC<S>::n;
+    if (!aligned16(from)) {
+        tile_load_slow(a, LF, from, ld_from, C, C, n, C, threadIdx.x, 256);
+        return;
+    }
+    for (int u = threadIdx.x; u < C * C / V; u += 256) {
+        const int i = u / (C / V), c = u % (C / V) * V;
+        float x[V] = {0};
+        if (i < n)
+            ld16(x, from + i * ld_from + c);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            a[i * LF + c + e] = x[e];
+    }
+}
+template <typename S> static __device__ __forceinline__ void ainv_store(S *to, int64_t ld_to, const float *a, int n)
+{
+    constexpr int V = VEC<S>::n;
+    const bool vec = aligned16(to);
+    for (int u = threadIdx.x; u < n * (C / V); u += 256) {
+        const int i = u / (C / V), c = u % (C / V) * V;
+        float x[V];
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            x[e] = c + e <= i ? a[i * LF + c + e] : 0;
+        if (vec)
+            st16(to + i * ld_to + c, x);
+        else
+            for (int e = 0; e < V; e++)
+                st(to + i * ld_to + c + e, x[e]);
     }
 }
 
@@ -44,63 +92,56 @@ template <typename T, int KD> struct pre_smem {
     float hi[C], lo[C], beta[C];
 };
 
-/* One chunk of one value head. 128 threads; warp w makes rows 16 w .. 16 w + 15. */
-template <typename T, int KD> static __global__ void __launch_bounds__(128) gdn_pre_kernel(gdn_in<T> x, gdn_pre<T> pre, gdn_saved ainv, bool have)
+/* One chunk of one value head. 8 warps: 4 blocks of 16 rows x 2 halves of the columns. */
+template <typename T, int KD> static __global__ void __launch_bounds__(256) gdn_pre_kernel(gdn_in<T> x, gdn_pre<T> pre, gdn_saved ainv, bool have)
 {
     constexpr int LK = tile_ld<T>(KD);
     extern __shared__ __align__(16) unsigned char raw[];
     pre_smem<T, KD> &s = *(pre_smem<T, KD> *)raw;
-    const int head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5;
+    const int head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, row0 = 16 * (warp & 3), col0 = 32 * (warp >> 2);
     const gdn_chunk_at at = gdn_find(x, seq, blockIdx.x);
     if (!at.n)
         return;
-    const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim;
-    tile_load<C, KD, 128>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
-    tile_load<C, KD, 128>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
+    const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim, a0 = (at.row * x.hv + head) * C, lda = (int64_t)x.hv * C;
+    tile_load<C, KD, 256>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
+    tile_load<C, KD, 256>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
     cp_commit();
     if (tid < C)
         s.beta[tid] = tid < at.n ? x.beta[(at.row + tid) * x.hv + head] : 0;
-    if (warp == 0)
+    if (warp == 7)
         gdn_cumulate(s.hi, s.lo, x.g + at.row * x.hv + head, x.hv, at.n);
+    if (have && ainv.f32)
+        ainv_load(s.a, (const float *)ainv.p + a0, lda, at.n);
+    else if (have)
+        ainv_load(s.a, (const bf16 *)ainv.p + a0, lda, at.n);
     cp_wait<0>();
     __syncthreads();
-    const int row0 = 16 * warp;
-    float acc[1][8][4];
-    if (have) {
-        for (int u = tid; u < C * C; u += 128) {
-            int i = u / C, j = u % C;
-            int64_t o = ((at.row + i) * x.hv + head) * C + j;
-            s.a[i * LF + j] = i >= at.n ? 0 : ainv.f32 ? ((const float *)ainv.p)[o] : ld((const bf16 *)ainv.p + o);
-        }
-        __syncthreads();
-    } else {
+    float acc[1][4][4];
+    if (!have) {
         tile_zero(acc);
-        tile_mm<1, 8, false, true>(acc, s.k + row0 * LK, LK, s.k, LK, KD);
+        tile_mm<1, 4, false, true>(acc, s.k + row0 * LK, LK, s.k + col0 * LK, LK, KD);
         tile_each(acc, [&](int r, int c, float u, float v) {
-            float b = s.beta[row0 + r];
-            st2(s.l + (row0 + r) * LF + c, c < row0 + r ? b * u : 0.0f, c + 1 < row0 + r ? b * v : 0.0f);
+            const int i = row0 + r, j = col0 + c;
+            const float b = s.beta[i];
+            st2(s.l + i * LF + j, j < i ? b * u : 0.0f, j + 1 < i ? b * v : 0.0f);
         });
         __syncthreads();
         gdn_invert(s.a, s.l);
-        for (int u = tid; ainv.p && u < at.n * C; u += 128) {
-            int64_t o = ((at.row + u / C) * x.hv + head) * C + u % C;
-            float y = s.a[u / C * LF + u % C];
-            if (ainv.f32)
-                ((float *)ainv.p)[o] = y;
-            else
-                st((bf16 *)ainv.p + o, y);
-        }
+        if (ainv.p && ainv.f32)
+            ainv_store((float *)ainv.p + a0, lda, s.a, at.n);
+        else if (ainv.p)
+            ainv_store((bf16 *)ainv.p + a0, lda, s.a, at.n);
     }
     tile_zero(acc);
-    tile_mm<1, 8, false, true>(acc, s.q + row0 * LK, LK, s.k, LK, KD);
+    tile_mm<1, 4, false, true>(acc, s.q + row0 * LK, LK, s.k + col0 * LK, LK, KD);
     const int64_t out = at.slot * x.hv + head;
     T *p = pre.p + out * C * C, *ag = pre.ag + out * C * C;
     tile_each(acc, [&](int r, int c, float u, float v) {
-        int i = row0 + r;
-        float g0 = c <= i ? expf(gdn_since(s.hi, s.lo, i, c)) : 0, g1 = c + 1 <= i ? expf(gdn_since(s.hi, s.lo, i, c + 1)) : 0;
-        st2(p + i * C + c, x.scale * g0 * u, x.scale * g1 * v);
-        float2 a = ld2(s.a + i * LF + c);
-        st2(ag + i * C + c, g0 * a.x * s.beta[c], g1 * a.y * s.beta[c + 1]);
+        const int i = row0 + r, j = col0 + c;
+        const float g0 = j <= i ? expf(gdn_since(s.hi, s.lo, i, j)) : 0, g1 = j + 1 <= i ? expf(gdn_since(s.hi, s.lo, i, j + 1)) : 0;
+        st2(p + i * C + j, x.scale * g0 * u, x.scale * g1 * v);
+        const float2 a = ld2(s.a + i * LF + j);
+        st2(ag + i * C + j, j <= i ? g0 * a.x * s.beta[j] : 0, j + 1 <= i ? g1 * a.y * s.beta[j + 1] : 0);
     });
     float *gates = pre.gates + out * 2 * C;
     if (tid < C) {
@@ -113,7 +154,7 @@ template <typename T, int KD> static void launch_pre(struct backend *be, const g
 {
     size_t bytes = sizeof(pre_smem<T, KD>);
     if (tile_allow_smem(be, gdn_pre_kernel<T, KD>, bytes))
-        gdn_pre_kernel<T, KD><<<dim3(x.longest, x.hv, x.n), 128, bytes, cuda_of(be)->stream>>>(x, pre, ainv, have);
+        gdn_pre_kernel<T, KD><<<dim3(x.longest, x.hv, x.n), 256, bytes, cuda_of(be)->stream>>>(x, pre, ainv, have);
 }
 template <typename T> void gdn_run_pre(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, gdn_saved ainv, bool have)
 {
@@ -151,7 +192,6 @@ static __device__ __forceinline__ void scan_load(scan_stage<T, KD, VB> &s, const
     }
     if (tid < 2 * C / 4)
         cp_async16(s.gates + 4 * tid, pre.gates + out * 2 * C + 4 * tid, true);
-    cp_commit();
 }
 
 /*
@@ -165,7 +205,7 @@ static __global__ void __launch_bounds__(384) gdn_scan_kernel(gdn_in<T> x, gdn_p
     extern __shared__ __align__(16) unsigned char raw[];
     scan_smem<T, KD, VB, STAGES> &m = *(scan_smem<T, KD, VB, STAGES> *)raw;
     const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, row0 = 16 * (warp & 3);
-    const int chunks = (x.q_off[seq + 1] - x.q_off[seq] + C - 1) / C, cols = min(VB, x.vdim - v0);
+    const int first = x.q_off[seq], len = x.q_off[seq + 1] - first, chunks = (len + C - 1) / C, cols = min(VB, x.vdim - v0);
     const int64_t state = ((int64_t)seq * x.hv + head) * x.kdim * x.vdim + v0, hs0 = (hs.p ? gdn_first_chunk(x.q_off, seq) : 0) * x.hv + head;
     const bool vech = x.vecv && aligned16(hs.p);
     float sa[MS][NT][4]; /* warps 0 to 3: rows 16 MS warp .. of the state */
@@ -179,16 +219,24 @@ static __global__ void __launch_bounds__(384) gdn_scan_kernel(gdn_in<T> x, gdn_p
         }
         tile_each(sa, [&](int r, int c, float u, float v) { st2(m.s + (16 * MS * warp + r) * LV + c, u, v); });
     }
-    if (chunks && warp >= 8)
-        scan_load(m.stage[0], x, pre, gdn_find(x, seq, 0), head, v0, o != NULL);
+    if (warp >= 8)
+#pragma unroll
+        for (int ch = 0; ch < STAGES - (STAGES > 1); ch++) {
+            if (ch < chunks)
+                scan_load(m.stage[ch], x, pre, gdn_nth(first, len, seq, ch), head, v0, o != NULL);
+            cp_commit();
+        }
 #pragma unroll 1
     for (int ch = 0; ch < chunks; ch++) {
-        const gdn_chunk_at at = gdn_find(x, seq, ch);
+        const gdn_chunk_at at = gdn_nth(first, len, seq, ch);
         scan_stage<T, KD, VB> &s = m.stage[ch % STAGES];
-        cp_wait<0>();
+        cp_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
         __syncthreads();
-        if (STAGES > 1 && ch + 1 < chunks && warp >= 8)
-            scan_load(m.stage[(ch + 1) % STAGES], x, pre, gdn_find(x, seq, ch + 1), head, v0, o != NULL);
+        if (STAGES > 1 && warp >= 8) {
+            if (ch + STAGES - 1 < chunks)
+                scan_load(m.stage[(ch + STAGES - 1) % STAGES], x, pre, gdn_nth(first, len, seq, ch + STAGES - 1), head, v0, o != NULL);
+            cp_commit();
+        }
         float acc[1][NT][4];
         tile_zero(acc);
         if (warp < 4) {
@@ -205,13 +253,6 @@ static __global__ void __launch_bounds__(384) gdn_scan_kernel(gdn_in<T> x, gdn_p
                 float g = x.scale * s.gates[row0 + r];
                 u *= g, v *= g;
             });
-            if (hs.p) {
-                int64_t to = (hs0 + (int64_t)ch * x.hv) * x.kdim * x.vdim + v0;
-                if (hs.f32)
-                    tile_store<VB, 128>((float *)hs.p + to, x.vdim, m.s, LV, x.kdim, cols, vech, tid - 128);
-                else
-                    tile_store<VB, 128>((bf16 *)hs.p + to, x.vdim, m.s, LV, x.kdim, cols, vech, tid - 128);
-            }
         }
         __syncthreads();
         if (warp < 4) {
@@ -223,6 +264,14 @@ static __global__ void __launch_bounds__(384) gdn_scan_kernel(gdn_in<T> x, gdn_p
                 st2(m.vn + (row0 + r) * LV + c, u, v);
                 st2(m.vt + (row0 + r) * LV + c, t * u, t * v);
             });
+        } else if (warp < 8) {
+            if (hs.p) {
+                int64_t to = (hs0 + (int64_t)ch * x.hv) * x.kdim * x.vdim + v0;
+                if (hs.f32)
+                    tile_store<VB, 128>((float *)hs.p + to, x.vdim, m.s, LV, x.kdim, cols, vech, tid - 128);
+                else
+                    tile_store<VB, 128>((bf16 *)hs.p + to, x.vdim, m.s, LV, x.kdim, cols, vech, tid - 128);
+            }
         }
         __syncthreads();
         if (warp < 4) {
@@ -249,7 +298,8 @@ static __global__ void __launch_bounds__(384) gdn_scan_kernel(gdn_in<T> x, gdn_p
         if (STAGES == 1 && ch + 1 < chunks) {
             __syncthreads();
             if (warp >= 8)
-                scan_load(m.stage[0], x, pre, gdn_find(x, seq, ch + 1), head, v0, o != NULL);
+                scan_load(m.stage[0], x, pre, gdn_nth(first, len, seq, ch + 1), head, v0, o != NULL);
+            cp_commit();
         }
     }
     if (s_out && warp < 4)
@@ -264,7 +314,7 @@ static __global__ void __launch_bounds__(384) gdn_scan_kernel(gdn_in<T> x, gdn_p
 template <typename T, int KD>
 static void launch_scan(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
 {
-    constexpr int VB = 32, STAGES = sizeof(T) == 2 ? 2 : 1;
+    constexpr int VB = 32, STAGES = sizeof(T) == 2 ? 3 : 1;
     size_t bytes = sizeof(scan_smem<T, KD, VB, STAGES>);
     if (tile_allow_smem(be, gdn_scan_kernel<T, KD, VB, STAGES>, bytes))
         gdn_scan_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 384, bytes, cuda_of(be)->stream>>>(x, pre, o, s_in, s_out, hs);

@@ -47,6 +47,11 @@ template <typename T> static __device__ __forceinline__ gdn_chunk_at gdn_find(co
     int first = x.q_off[seq], left = x.q_off[seq + 1] - first - chunk * GDN_CHUNK;
     return {(int64_t)first + chunk * GDN_CHUNK, (int64_t)first / GDN_CHUNK + seq + chunk, left < 0 ? 0 : left < GDN_CHUNK ? left : GDN_CHUNK};
 }
+/* The same from the sequence's first row and length, for loops over its chunks. */
+static __device__ __forceinline__ gdn_chunk_at gdn_nth(int first, int len, int seq, int chunk)
+{
+    return {(int64_t)first + chunk * GDN_CHUNK, (int64_t)(first / GDN_CHUNK) + seq + chunk, min(GDN_CHUNK, len - chunk * GDN_CHUNK)};
+}
 /* Chunks of all sequences before this one: where its hs begin. */
 static __device__ __forceinline__ int64_t gdn_first_chunk(const int *q_off, int seq)
 {

@@ -45,7 +45,6 @@ static __device__ __forceinline__ void rev_load(rev_stage<T, KD, VB> &s, const g
     tile_load<C, VB, 128>(s.go, LV, d_o + (at.row * x.hv + head) * x.vdim + v0, (int64_t)x.hv * x.vdim, at.n, x.vdim - v0, x.vecv, tid);
     if (tid < 2 * C / 4)
         cp_async16(s.gates + 4 * tid, pre.gates + out * 2 * C + 4 * tid, true);
-    cp_commit();
 }
 
 /* Rows of a fragment to global memory: row stride ld, rows below n, columns below cols. */
@@ -73,22 +72,30 @@ static __global__ void __launch_bounds__(384) gdn_rev_kernel(gdn_in<T> x, gdn_pr
     extern __shared__ __align__(16) unsigned char raw[];
     rev_smem<T, KD, VB, STAGES> &m = *(rev_smem<T, KD, VB, STAGES> *)raw;
     const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, row0 = 16 * (warp & 3), srow = 16 * MS * (warp & 3);
-    const int chunks = (x.q_off[seq + 1] - x.q_off[seq] + C - 1) / C, cols = min(VB, x.vdim - v0);
+    const int first = x.q_off[seq], len = x.q_off[seq + 1] - first, chunks = (len + C - 1) / C, cols = min(VB, x.vdim - v0);
     const int64_t ldv = (int64_t)x.hv * x.vdim;
     float sa[MS][NT][4];
     tile_zero(sa);
     for (int i = tid; i < KD * LV; i += 384)
         st(m.ds + i, 0.0f);
-    if (chunks && warp >= 8)
-        rev_load(m.stage[0], x, pre, d_o, gdn_find(x, seq, chunks - 1), head, v0);
+    if (warp >= 8)
+#pragma unroll
+        for (int i = 0; i < STAGES - (STAGES > 1); i++) {
+            if (i < chunks)
+                rev_load(m.stage[i], x, pre, d_o, gdn_nth(first, len, seq, chunks - 1 - i), head, v0);
+            cp_commit();
+        }
 #pragma unroll 1
     for (int ch = chunks - 1, turn = 0; ch >= 0; ch--, turn++) {
-        const gdn_chunk_at at = gdn_find(x, seq, ch);
+        const gdn_chunk_at at = gdn_nth(first, len, seq, ch);
         rev_stage<T, KD, VB> &s = m.stage[turn % STAGES];
-        cp_wait<0>();
+        cp_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
         __syncthreads();
-        if (STAGES > 1 && ch && warp >= 8)
-            rev_load(m.stage[(turn + 1) % STAGES], x, pre, d_o, gdn_find(x, seq, ch - 1), head, v0);
+        if (STAGES > 1 && warp >= 8) {
+            if (ch >= STAGES - 1)
+                rev_load(m.stage[(turn + STAGES - 1) % STAGES], x, pre, d_o, gdn_nth(first, len, seq, ch - (STAGES - 1)), head, v0);
+            cp_commit();
+        }
         float acc[1][NT][4];
         const int64_t rows = (at.row * x.hv + head) * x.vdim + v0;
         if (warp < 4) {
@@ -133,37 +140,47 @@ static __global__ void __launch_bounds__(384) gdn_rev_kernel(gdn_in<T> x, gdn_pr
         if (STAGES == 1 && ch) {
             __syncthreads();
             if (warp >= 8)
-                rev_load(m.stage[0], x, pre, d_o, gdn_find(x, seq, ch - 1), head, v0);
+                rev_load(m.stage[0], x, pre, d_o, gdn_nth(first, len, seq, ch - 1), head, v0);
+            cp_commit();
         }
     }
 }
 
 /* ---- the rest ---- */
 
-template <typename T, int KD, int VB> struct rest_smem {
+enum { REST_THREADS = 512, QUARTERS = 4 };
+template <typename T, int KD, int VB> struct rest_stage {
+    T s[KD * tile_ld<T>(VB)], ds[KD * tile_ld<T>(VB)];
+    T w[C * tile_ld<T>(VB)], go[C * tile_ld<T>(VB)], dvn[C * tile_ld<T>(VB)], du[C * tile_ld<T>(VB)]; /* w comes as V, du as dW */
+};
+template <typename T, int KD, int VB, int STAGES> struct rest_smem {
     T k[C * tile_ld<T>(KD)], q[C * tile_ld<T>(KD)];
     T ag[C * tile_ld<T>(C)], p[C * tile_ld<T>(C)], a[C * tile_ld<T>(C)]; /* ag becomes dA, then M; p becomes N */
-    T s[KD * tile_ld<T>(VB)], ds[KD * tile_ld<T>(VB)];                   /* both together then hold A^T dA */
-    T w[C * tile_ld<T>(VB)], vn[C * tile_ld<T>(VB)], go[C * tile_ld<T>(VB)], dvn[C * tile_ld<T>(VB)], du[C * tile_ld<T>(VB)];
+    rest_stage<T, KD, VB> stage[STAGES];                                 /* the first one's states then make room for A^T dA */
+    T vn[C * tile_ld<T>(VB)];
     float hi[C], lo[C], beta[C], gamma[C], tail[C];
-    float row[6][2][C], col[2][4][C], shared[32];
+    float row[5][QUARTERS][C], col[2][4][C], shared[32];
 };
 enum { ROW_E, ROW_Q, ROW_U, ROW_K, ROW_L }; /* per token sums over columns; col: sums over rows of E and of Gam dAg A */
 enum { COL_E, COL_A };
 
-/* Per-row values of this lane's rows (g and g + 8), summed over the quad, into to[column half][row]. */
-static __device__ __forceinline__ void put_rows(float (&to)[2][C], float x, float y, int half, int row0)
+/* Per-row values of this lane's rows (g and g + 8), summed over the quad, into to[quarter of the columns][row]. */
+static __device__ __forceinline__ void put_rows(float (&to)[QUARTERS][C], float x, float y, int quarter, int row0)
 {
     x += __shfl_xor_sync(0xffffffffu, x, 1), y += __shfl_xor_sync(0xffffffffu, y, 1);
     x += __shfl_xor_sync(0xffffffffu, x, 2), y += __shfl_xor_sync(0xffffffffu, y, 2);
     if ((threadIdx.x & 3) == 0) {
         int g = (threadIdx.x & 31) >> 2;
-        to[half][row0 + g] = x;
-        to[half][row0 + g + 8] = y;
+        to[quarter][row0 + g] = x;
+        to[quarter][row0 + g + 8] = y;
     }
 }
+static __device__ __forceinline__ float get_row(const float (&from)[QUARTERS][C], int i)
+{
+    return (from[0][i] + from[1][i]) + (from[2][i] + from[3][i]);
+}
 /* Rows of c dotted with rows of a tile in shared memory. */
-template <typename T, int NT> static __device__ __forceinline__ void dot_rows(float (&to)[2][C], float (&c)[1][NT][4], const T *x, int ldx, int half, int row0)
+template <typename T, int NT> static __device__ __forceinline__ void dot_rows(float (&to)[QUARTERS][C], float (&c)[1][NT][4], const T *x, int ldx, int quarter, int row0)
 {
     float lo = 0, hi = 0;
     const int g = (threadIdx.x & 31) >> 2;
@@ -175,37 +192,37 @@ template <typename T, int NT> static __device__ __forceinline__ void dot_rows(fl
         else
             hi += d;
     });
-    put_rows(to, lo, hi, half, row0);
+    put_rows(to, lo, hi, quarter, row0);
 }
 
 template <typename T, int KD, int VB>
-static __device__ __forceinline__ void rest_load(rest_smem<T, KD, VB> &s, const gdn_in<T> &x, const T *d_o, const bwd_out<T> &out, gdn_saved hs, gdn_chunk_at at, int64_t chunk,
+static __device__ __forceinline__ void rest_load(rest_stage<T, KD, VB> &s, const gdn_in<T> &x, const T *d_o, const bwd_out<T> &out, gdn_saved hs, gdn_chunk_at at, int64_t chunk,
                                                  int head, int v0)
 {
     constexpr int LV = tile_ld<T>(VB);
     const int tid = threadIdx.x;
     const int64_t ldv = (int64_t)x.hv * x.vdim, rows = (at.row * x.hv + head) * x.vdim + v0, kv = (int64_t)x.kdim * x.vdim, from = (chunk * x.hv + head) * kv + v0;
     if (hs.f32)
-        tile_load<KD, VB, 256>(s.s, LV, (const float *)hs.p + from, x.vdim, x.kdim, x.vdim - v0, x.vecv && sizeof(T) == 4, tid);
+        tile_load<KD, VB, REST_THREADS>(s.s, LV, (const float *)hs.p + from, x.vdim, x.kdim, x.vdim - v0, x.vecv && sizeof(T) == 4, tid);
     else
-        tile_load<KD, VB, 256>(s.s, LV, (const bf16 *)hs.p + from, x.vdim, x.kdim, x.vdim - v0, x.vecv, tid);
-    tile_load<KD, VB, 256>(s.ds, LV, out.ds + (at.slot * x.hv + head) * kv + v0, x.vdim, x.kdim, x.vdim - v0, x.vecv, tid);
-    tile_load<C, VB, 256>(s.w, LV, x.v + rows, ldv, at.n, x.vdim - v0, x.vecv, tid);
-    tile_load<C, VB, 256>(s.go, LV, d_o + rows, ldv, at.n, x.vdim - v0, x.vecv, tid);
-    tile_load<C, VB, 256>(s.dvn, LV, out.dvn + rows, ldv, at.n, x.vdim - v0, x.vecv, tid);
-    tile_load<C, VB, 256>(s.du, LV, out.dv + rows, ldv, at.n, x.vdim - v0, x.vecv, tid);
+        tile_load<KD, VB, REST_THREADS>(s.s, LV, (const bf16 *)hs.p + from, x.vdim, x.kdim, x.vdim - v0, x.vecv, tid);
+    tile_load<C, VB, REST_THREADS>(s.w, LV, x.v + rows, ldv, at.n, x.vdim - v0, x.vecv, tid);
+    tile_load<C, VB, REST_THREADS>(s.du, LV, out.dv + rows, ldv, at.n, x.vdim - v0, x.vecv, tid);
+    tile_load<KD, VB, REST_THREADS>(s.ds, LV, out.ds + (at.slot * x.hv + head) * kv + v0, x.vdim, x.kdim, x.vdim - v0, x.vecv, tid);
+    tile_load<C, VB, REST_THREADS>(s.go, LV, d_o + rows, ldv, at.n, x.vdim - v0, x.vecv, tid);
+    tile_load<C, VB, REST_THREADS>(s.dvn, LV, out.dvn + rows, ldv, at.n, x.vdim - v0, x.vecv, tid);
     cp_commit();
 }
 
-/* dA into ag, N into p, with the sums of E and Gam dAg A: this warp's 16 rows x 32 columns. */
-template <typename T, int KD, int VB>
-static __device__ __forceinline__ void rest_gates(rest_smem<T, KD, VB> &s, float scale, float (&dag)[1][4][4], float (&dpg)[1][4][4], int row0, int col0)
+/* dA into ag, N into p, with the sums of E and Gam dAg A: this warp's 16 rows x 16 columns. */
+template <typename T, int KD, int VB, int STAGES>
+static __device__ __forceinline__ void rest_gates(rest_smem<T, KD, VB, STAGES> &s, float scale, float (&dag)[1][2][4], float (&dpg)[1][2][4], int row0, int col0)
 {
     constexpr int LC = tile_ld<T>(C);
     const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
     float row_lo = 0, row_hi = 0;
 #pragma unroll
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < 2; n++) {
         float ce[2] = {0, 0}, ca[2] = {0, 0};
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -242,28 +259,23 @@ static __device__ __forceinline__ void rest_gates(rest_smem<T, KD, VB> &s, float
             }
         }
     }
-    put_rows(s.row[ROW_E], row_lo, row_hi, col0 / 32, row0);
+    put_rows(s.row[ROW_E], row_lo, row_hi, col0 / 16, row0);
 }
 
 /* dg and dbeta from the sums; one warp, lane has tokens 2 lane and 2 lane + 1. dsum: decay <dS, S>. */
-template <typename T, int KD, int VB>
-static __device__ __forceinline__ void rest_tokens(const rest_smem<T, KD, VB> &s, const gdn_in<T> &x, const bwd_out<T> &out, gdn_chunk_at at, int head, float dsum)
+template <typename T, typename S>
+static __device__ __forceinline__ void rest_tokens(const S &s, const gdn_in<T> &x, const bwd_out<T> &out, gdn_chunk_at at, int head, float dsum)
 {
     const int lane = threadIdx.x & 31;
     double v[2], kd = 0;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int i = 2 * lane + e;
-        float k = s.row[ROW_K][0][i] + s.row[ROW_K][1][i], col_e = 0, col_a = 0;
-        for (int w = 0; w < 4; w++) {
-            col_e += s.col[COL_E][w][i];
-            col_a += s.col[COL_A][w][i];
-        }
-        float row_e = s.row[ROW_E][0][i] + s.row[ROW_E][1][i], q = s.row[ROW_Q][0][i] + s.row[ROW_Q][1][i], u = s.row[ROW_U][0][i] + s.row[ROW_U][1][i];
-        v[e] = i < at.n ? (double)(row_e - col_e) + (double)q + (double)u - (double)k : 0;
+        float k = get_row(s.row[ROW_K], i), col_e = get_row(s.col[COL_E], i), col_a = get_row(s.col[COL_A], i);
+        v[e] = i < at.n ? (double)(get_row(s.row[ROW_E], i) - col_e) + (double)get_row(s.row[ROW_Q], i) + (double)get_row(s.row[ROW_U], i) - (double)k : 0;
         kd += i < at.n ? (double)k : 0;
         if (i < at.n)
-            out.dbeta[(at.row + i) * x.hv + head] = col_a + (s.row[ROW_L][0][i] + s.row[ROW_L][1][i]);
+            out.dbeta[(at.row + i) * x.hv + head] = col_a + get_row(s.row[ROW_L], i);
     }
     kd = warp_sum(kd);
     double after = v[0] + v[1]; /* sums from this lane to the last */
@@ -280,137 +292,157 @@ static __device__ __forceinline__ void rest_tokens(const rest_smem<T, KD, VB> &s
         out.dg[(at.row + 2 * lane + 1) * x.hv + head] = (float)(after - v[0] + all);
 }
 
-/* One chunk of one value head. 8 warps: 4 blocks of 16 tokens x 2 halves of the columns. */
-template <typename T, int KD, int VB>
-static __global__ void __launch_bounds__(256) gdn_rest_kernel(gdn_in<T> x, gdn_pre<T> pre, const T *d_o, gdn_saved ainv, gdn_saved hs, bwd_out<T> out)
+/* One warp's share of the chunk's accumulators: 16 rows, a quarter of the columns. */
+template <int KD> struct rest_sums {
+    float dag[1][2][4], dpg[1][2][4], dq[1][KD / 32][4], dk[1][KD / 32][4], dus[1][KD / 32][4], dsum, uu[2];
+};
+
+/* One block of value columns into the sums. */
+template <typename T, int KD, int VB, int STAGES>
+static __device__ __forceinline__ void rest_values(rest_smem<T, KD, VB, STAGES> &m, rest_stage<T, KD, VB> &s, rest_sums<KD> &r, int row0, int quarter)
 {
-    constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NK = KD / 16, NV = VB / 16;
+    constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NK = KD / 32, NV = VB / 32;
+    const int tid = threadIdx.x, g = (tid & 31) >> 2, ck = quarter * KD / 4, cc = quarter * C / 4, cv = quarter * VB / 4;
+    float acc[1][NV][4];
+    tile_zero(acc);
+    tile_mm<1, NV, false, false>(acc, m.k + row0 * LK, LK, s.s + cv, LV, KD);
+    tile_each(acc, [&](int i, int c, float u, float v) {
+        const int o = (row0 + i) * LV + cv + c;
+        const float2 y = ld2(s.w + o), z = ld2(s.du + o);
+        const float f = m.gamma[row0 + i];
+        r.uu[i == g ? 0 : 1] += -f * fmaf(z.x, u, z.y * v);
+        st2(s.w + o, y.x - f * u, y.y - f * v);
+        st2(s.du + o, -f * z.x, -f * z.y);
+    });
+    for (int i = tid; i < KD * VB / 2; i += REST_THREADS) {
+        const int o = i / (VB / 2) * LV + i % (VB / 2) * 2;
+        const float2 y = ld2(s.s + o), z = ld2(s.ds + o);
+        r.dsum = fmaf(y.x, z.x, fmaf(y.y, z.y, r.dsum));
+    }
+    __syncthreads();
+    tile_zero(acc);
+    tile_mm<1, NV, false, false>(acc, m.ag + row0 * LC, LC, s.w + cv, LV, row0 + 16);
+    tile_each(acc, [&](int i, int c, float u, float v) { st2(m.vn + (row0 + i) * LV + cv + c, u, v); });
+    tile_mm<1, NK, false, true>(r.dq, s.go + row0 * LV, LV, s.s + ck * LV, LV, VB);
+    tile_mm<1, NK, false, true>(r.dus, s.du + row0 * LV, LV, s.s + ck * LV, LV, VB);
+    if (cc < row0 + 16)
+        tile_mm<1, 2, false, true>(r.dag, s.dvn + row0 * LV, LV, s.w + cc * LV, LV, VB);
+    __syncthreads();
+    if (cc < row0 + 16)
+        tile_mm<1, 2, false, true>(r.dpg, s.go + row0 * LV, LV, m.vn + cc * LV, LV, VB);
+    tile_mm<1, NK, false, true>(r.dk, m.vn + row0 * LV, LV, s.ds + ck * LV, LV, VB);
+}
+
+/* From dA in ag: M into ag, with its part of dbeta. */
+template <typename T, int KD, int VB, int STAGES> static __device__ __forceinline__ void rest_inverse(rest_smem<T, KD, VB, STAGES> &m, int row0, int quarter)
+{
+    constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C);
+    const int tid = threadIdx.x, g = (tid & 31) >> 2, cc = quarter * C / 4;
+    float acc[1][2][4], kk[1][2][4], l[2] = {0, 0};
+    T *xa = m.stage[0].s; /* A^T dA, [64][LC] */
+    static_assert(C * tile_ld<T>(C) <= 2 * KD * tile_ld<T>(VB), "A^T dA fits where the states were");
+    tile_zero(acc), tile_zero(kk);
+    tile_mm<1, 2, true, false>(acc, m.a + row0 * LC + row0, LC, m.ag + row0 * LC + cc, LC, C - row0);
+    tile_each(acc, [&](int i, int c, float u, float v) { st2(xa + (row0 + i) * LC + cc + c, u, v); });
+    tile_mm<1, 2, false, true>(kk, m.k + row0 * LK, LK, m.k + cc * LK, LK, KD);
+    __syncthreads();
+    tile_zero(acc);
+    tile_mm<1, 2, false, true>(acc, xa + row0 * LC, LC, m.a + cc * LC, LC, cc + 16); /* A_jp is 0 for p > j */
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int i = row0 + g + 8 * h, j = cc + 8 * n + 2 * (tid & 3);
+            const float d0 = j < i ? -acc[0][n][2 * h] : 0, d1 = j + 1 < i ? -acc[0][n][2 * h + 1] : 0;
+            l[h] += fmaf(d0, kk[0][n][2 * h], d1 * kk[0][n][2 * h + 1]);
+            st2(m.ag + i * LC + j, m.beta[i] * d0, m.beta[i] * d1);
+        }
+    put_rows(m.row[ROW_L], l[0], l[1], quarter, row0);
+}
+
+/* One chunk of one value head. 16 warps: 4 blocks of 16 tokens x 4 quarters of the columns. */
+template <typename T, int KD, int VB, int STAGES>
+static __global__ void __launch_bounds__(REST_THREADS, 1) gdn_rest_kernel(gdn_in<T> x, gdn_pre<T> pre, const T *d_o, gdn_saved ainv, gdn_saved hs, bwd_out<T> out)
+{
+    constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), NK = KD / 32;
     extern __shared__ __align__(16) unsigned char raw[];
-    rest_smem<T, KD, VB> &s = *(rest_smem<T, KD, VB> *)raw;
-    const int head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, row0 = 16 * (warp & 3), half = warp >> 2, ck = half * KD / 2, cc = half * C / 2,
-              cv = half * VB / 2, g = (tid & 31) >> 2;
+    rest_smem<T, KD, VB, STAGES> &m = *(rest_smem<T, KD, VB, STAGES> *)raw;
+    const int head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, row0 = 16 * (warp & 3), quarter = warp >> 2, ck = quarter * KD / 4;
     const gdn_chunk_at at = gdn_find(x, seq, blockIdx.x);
     if (!at.n)
         return;
     const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim, slot = at.slot * x.hv + head;
-    const int64_t chunk = gdn_first_chunk(x.q_off, seq) + blockIdx.x;
-    tile_load<C, KD, 256>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
-    tile_load<C, KD, 256>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
-    tile_load<C, C, 256>(s.ag, LC, pre.ag + slot * C * C, C, C, C, true, tid);
-    tile_load<C, C, 256>(s.p, LC, pre.p + slot * C * C, C, C, C, true, tid);
-    const int64_t a0 = (at.row * x.hv + head) * C, lda = (int64_t)x.hv * C;
+    const int64_t chunk = gdn_first_chunk(x.q_off, seq) + blockIdx.x, a0 = (at.row * x.hv + head) * C, lda = (int64_t)x.hv * C;
+    tile_load<C, KD, REST_THREADS>(m.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
+    tile_load<C, C, REST_THREADS>(m.ag, LC, pre.ag + slot * C * C, C, C, C, true, tid);
+    rest_load(m.stage[0], x, d_o, out, hs, at, chunk, head, 0);
+    tile_load<C, KD, REST_THREADS>(m.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
+    tile_load<C, C, REST_THREADS>(m.p, LC, pre.p + slot * C * C, C, C, C, true, tid);
     if (ainv.f32)
-        tile_load<C, C, 256>(s.a, LC, (const float *)ainv.p + a0, lda, at.n, C, aligned16(ainv.p) && sizeof(T) == 4, tid);
+        tile_load<C, C, REST_THREADS>(m.a, LC, (const float *)ainv.p + a0, lda, at.n, C, aligned16(ainv.p) && sizeof(T) == 4, tid);
     else
-        tile_load<C, C, 256>(s.a, LC, (const bf16 *)ainv.p + a0, lda, at.n, C, aligned16(ainv.p) && sizeof(T) == 2, tid);
-    rest_load(s, x, d_o, out, hs, at, chunk, head, 0);
+        tile_load<C, C, REST_THREADS>(m.a, LC, (const bf16 *)ainv.p + a0, lda, at.n, C, aligned16(ainv.p) && sizeof(T) == 2, tid);
+    cp_commit();
     if (tid < C) {
-        s.beta[tid] = tid < at.n ? x.beta[(at.row + tid) * x.hv + head] : 0;
-        s.gamma[tid] = pre.gates[slot * 2 * C + tid];
-        s.tail[tid] = pre.gates[slot * 2 * C + C + tid];
+        m.beta[tid] = tid < at.n ? x.beta[(at.row + tid) * x.hv + head] : 0;
+        m.gamma[tid] = pre.gates[slot * 2 * C + tid];
+        m.tail[tid] = pre.gates[slot * 2 * C + C + tid];
     }
-    if (warp == 7)
-        gdn_cumulate(s.hi, s.lo, x.g + at.row * x.hv + head, x.hv, at.n);
-    float dag[1][4][4], dpg[1][4][4], dq[1][NK][4], dk[1][NK][4], du_s[1][NK][4], dsum = 0, uu_lo = 0, uu_hi = 0;
-    tile_zero(dag), tile_zero(dpg), tile_zero(dq), tile_zero(dk), tile_zero(du_s);
+    if (warp == 15)
+        gdn_cumulate(m.hi, m.lo, x.g + at.row * x.hv + head, x.hv, at.n);
+    rest_sums<KD> r = {};
 #pragma unroll 1
-    for (int v0 = 0; v0 < x.vdim; v0 += VB) {
-        if (v0) {
+    for (int v0 = 0, turn = 0; v0 < x.vdim; v0 += VB, turn++) {
+        if (v0 && STAGES == 1) {
             __syncthreads();
-            rest_load(s, x, d_o, out, hs, at, chunk, head, v0);
+            rest_load(m.stage[0], x, d_o, out, hs, at, chunk, head, v0);
         }
-        cp_wait<0>();
+        if (STAGES == 2 && v0 == 0 && VB < x.vdim)
+            rest_load(m.stage[STAGES - 1], x, d_o, out, hs, at, chunk, head, VB);
+        if (STAGES == 2 && v0 == 0 && VB < x.vdim)
+            cp_wait<1>();
+        else
+            cp_wait<0>();
         __syncthreads();
-        float acc[1][NV][4];
-        tile_zero(acc);
-        tile_mm<1, NV, false, false>(acc, s.k + row0 * LK, LK, s.s + cv, LV, KD);
-        tile_each(acc, [&](int r, int c, float u, float v) {
-            const int o = (row0 + r) * LV + cv + c;
-            float2 y = ld2(s.w + o), z = ld2(s.du + o);
-            float f = s.gamma[row0 + r], e = -f * fmaf(z.x, u, z.y * v);
-            if (r == g)
-                uu_lo += e;
-            else
-                uu_hi += e;
-            st2(s.w + o, y.x - f * u, y.y - f * v);
-            st2(s.du + o, -f * z.x, -f * z.y);
-        });
-        for (int i = tid; i < KD * VB / 2; i += 256) {
-            float2 y = ld2(s.s + i / (VB / 2) * LV + i % (VB / 2) * 2), z = ld2(s.ds + i / (VB / 2) * LV + i % (VB / 2) * 2);
-            dsum = fmaf(y.x, z.x, fmaf(y.y, z.y, dsum));
-        }
-        __syncthreads();
-        tile_zero(acc);
-        tile_mm<1, NV, false, false>(acc, s.ag + row0 * LC, LC, s.w + cv, LV, row0 + 16);
-        tile_each(acc, [&](int r, int c, float u, float v) { st2(s.vn + (row0 + r) * LV + cv + c, u, v); });
-        tile_mm<1, NK, false, true>(dq, s.go + row0 * LV, LV, s.s + ck * LV, LV, VB);
-        tile_mm<1, NK, false, true>(du_s, s.du + row0 * LV, LV, s.s + ck * LV, LV, VB);
-        if (cc < row0 + 16)
-            tile_mm<1, 4, false, true>(dag, s.dvn + row0 * LV, LV, s.w + cc * LV, LV, VB);
-        __syncthreads();
-        if (cc < row0 + 16)
-            tile_mm<1, 4, false, true>(dpg, s.go + row0 * LV, LV, s.vn + cc * LV, LV, VB);
-        tile_mm<1, NK, false, true>(dk, s.vn + row0 * LV, LV, s.ds + ck * LV, LV, VB);
+        if (STAGES == 2 && v0 && v0 + VB < x.vdim)
+            rest_load(m.stage[(turn + 1) % STAGES], x, d_o, out, hs, at, chunk, head, v0 + VB);
+        rest_values(m, m.stage[turn % STAGES], r, row0, quarter);
     }
-    dsum = s.gamma[C - 1] * block_sum<256>(dsum, s.shared); /* a barrier: s.s, s.ds are free from here */
-    put_rows(s.row[ROW_U], uu_lo, uu_hi, half, row0);
-    tile_each(dq, [&](int r, int, float &u, float &v) {
-        float f = x.scale * s.gamma[row0 + r];
+    const float dsum = m.gamma[C - 1] * block_sum<REST_THREADS>(r.dsum, m.shared); /* with barriers: the stages are free from here */
+    put_rows(m.row[ROW_U], r.uu[0], r.uu[1], quarter, row0);
+    tile_each(r.dq, [&](int i, int, float &u, float &v) {
+        const float f = x.scale * m.gamma[row0 + i];
         u *= f, v *= f;
     });
-    tile_each(dk, [&](int r, int, float &u, float &v) {
-        float f = s.tail[row0 + r];
+    tile_each(r.dk, [&](int i, int, float &u, float &v) {
+        const float f = m.tail[row0 + i];
         u *= f, v *= f;
     });
-    dot_rows(s.row[ROW_Q], dq, s.q + row0 * LK + ck, LK, half, row0);
-    dot_rows(s.row[ROW_K], dk, s.k + row0 * LK + ck, LK, half, row0);
+    dot_rows(m.row[ROW_Q], r.dq, m.q + row0 * LK + ck, LK, quarter, row0);
+    dot_rows(m.row[ROW_K], r.dk, m.k + row0 * LK + ck, LK, quarter, row0);
 #pragma unroll
     for (int n = 0; n < NK; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            dk[0][n][e] += du_s[0][n][e];
-    rest_gates(s, x.scale, dag, dpg, row0, cc);
+            r.dk[0][n][e] += r.dus[0][n][e];
+    rest_gates(m, x.scale, r.dag, r.dpg, row0, quarter * C / 4);
     __syncthreads();
-    float acc[1][4][4];
-    T *xa = s.s; /* A^T dA, [64][LC] */
-    static_assert(C * tile_ld<T>(C) <= 2 * KD * tile_ld<T>(VB), "A^T dA fits where the states were");
-    tile_zero(acc);
-    tile_mm<1, 4, true, false>(acc, s.a + row0 * LC + row0, LC, s.ag + row0 * LC + cc, LC, C - row0);
-    tile_each(acc, [&](int r, int c, float u, float v) { st2(xa + (row0 + r) * LC + cc + c, u, v); });
+    rest_inverse(m, row0, quarter);
+    tile_mm<1, NK, false, false>(r.dq, m.p + row0 * LC, LC, m.k + ck, LK, row0 + 16);
+    tile_mm<1, NK, true, false>(r.dk, m.p + row0 * LC + row0, LC, m.q + row0 * LK + ck, LK, C - row0);
     __syncthreads();
-    float kk[1][4][4];
-    tile_zero(acc), tile_zero(kk);
-    tile_mm<1, 4, false, true>(acc, xa + row0 * LC, LC, s.a + cc * LC, LC, C);
-    tile_mm<1, 4, false, true>(kk, s.k + row0 * LK, LK, s.k + cc * LK, LK, KD);
-    float l_lo = 0, l_hi = 0;
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int i = row0 + g + 8 * h, j = cc + 8 * n + 2 * (tid & 3);
-            float d0 = j < i ? -acc[0][n][2 * h] : 0, d1 = j + 1 < i ? -acc[0][n][2 * h + 1] : 0, e = fmaf(d0, kk[0][n][2 * h], d1 * kk[0][n][2 * h + 1]);
-            if (h)
-                l_hi += e;
-            else
-                l_lo += e;
-            st2(s.ag + i * LC + j, s.beta[i] * d0, s.beta[i] * d1);
-        }
-    put_rows(s.row[ROW_L], l_lo, l_hi, half, row0);
-    __syncthreads();
-    tile_mm<1, NK, false, false>(dq, s.p + row0 * LC, LC, s.k + ck, LK, C);
-    tile_mm<1, NK, true, false>(dk, s.p + row0, LC, s.q + ck, LK, C);
-    tile_mm<1, NK, false, false>(dk, s.ag + row0 * LC, LC, s.k + ck, LK, C);
-    tile_mm<1, NK, true, false>(dk, s.ag + row0, LC, s.k + ck, LK, C);
+    tile_mm<1, NK, false, false>(r.dk, m.ag + row0 * LC, LC, m.k + ck, LK, row0 + 16);
+    tile_mm<1, NK, true, false>(r.dk, m.ag + row0 * LC + row0, LC, m.k + row0 * LK + ck, LK, C - row0);
     if (out.dq_part) {
         const int64_t to = (at.row * x.hv + head) * x.kdim + ck, ld_to = (int64_t)x.hv * x.kdim;
-        rows_out<float, NK>(dq, out.dq_part + to, ld_to, row0, at.n, x.kdim - ck, x.veck);
-        rows_out<float, NK>(dk, out.dk_part + to, ld_to, row0, at.n, x.kdim - ck, x.veck);
+        rows_out<float, NK>(r.dq, out.dq_part + to, ld_to, row0, at.n, x.kdim - ck, x.veck);
+        rows_out<float, NK>(r.dk, out.dk_part + to, ld_to, row0, at.n, x.kdim - ck, x.veck);
     } else {
-        rows_out<T, NK>(dq, out.dq + from + ck, ldk, row0, at.n, x.kdim - ck, x.veck);
-        rows_out<T, NK>(dk, out.dk + from + ck, ldk, row0, at.n, x.kdim - ck, x.veck);
+        rows_out<T, NK>(r.dq, out.dq + from + ck, ldk, row0, at.n, x.kdim - ck, x.veck);
+        rows_out<T, NK>(r.dk, out.dk + from + ck, ldk, row0, at.n, x.kdim - ck, x.veck);
     }
     if (warp == 0)
-        rest_tokens(s, x, out, at, head, dsum);
+        rest_tokens(m, x, out, at, head, dsum);
 }
 
 /* dst[row, h, :] = sum over the value heads of key head h, ascending. */
@@ -429,13 +461,13 @@ template <typename T> static __global__ void gdn_heads_kernel(T *dq, T *dk, cons
 template <typename T, int KD>
 static void launch_bwd(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, const T *d_o, gdn_saved ainv, gdn_saved hs, const bwd_out<T> &out)
 {
-    constexpr int VB = 32, VR = sizeof(T) == 2 ? 32 : 16, STAGES = sizeof(T) == 2 ? 2 : 1;
+    constexpr int VB = 32, VR = sizeof(T) == 2 ? 64 : 32, STAGES = sizeof(T) == 2 ? 3 : 1, HALVES = sizeof(T) == 2 ? 2 : 1;
     cudaStream_t stream = cuda_of(be)->stream;
-    size_t rev = sizeof(rev_smem<T, KD, VB, STAGES>), rest = sizeof(rest_smem<T, KD, VR>);
-    if (!tile_allow_smem(be, gdn_rev_kernel<T, KD, VB, STAGES>, rev) || !tile_allow_smem(be, gdn_rest_kernel<T, KD, VR>, rest))
+    size_t rev = sizeof(rev_smem<T, KD, VB, STAGES>), rest = sizeof(rest_smem<T, KD, VR, HALVES>);
+    if (!tile_allow_smem(be, gdn_rev_kernel<T, KD, VB, STAGES>, rev) || !tile_allow_smem(be, gdn_rest_kernel<T, KD, VR, HALVES>, rest))
         return;
     gdn_rev_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 384, rev, stream>>>(x, pre, d_o, out);
-    gdn_rest_kernel<T, KD, VR><<<dim3(x.longest, x.hv, x.n), 256, rest, stream>>>(x, pre, d_o, ainv, hs, out);
+    gdn_rest_kernel<T, KD, VR, HALVES><<<dim3(x.longest, x.hv, x.n), REST_THREADS, rest, stream>>>(x, pre, d_o, ainv, hs, out);
 }
 
 template <typename T> static void gdn_bwd_run(struct backend *be, const struct op_gdn_bwd *d)

@@ -1,22 +1,7 @@
 /* The maps around the gated delta rule: SiLU and norm of q and k, gates, and the output norm. One warp a head of a row. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/silu.cuh"
 
 #include <initializer_list>
-
-/* SiLU with what precision T has use for. */
-template <typename T> static __device__ __forceinline__ float sig(float x)
-{
-    return sizeof(T) == 2 ? __fdividef(1.0f, 1.0f + __expf(-x)) : sigmoid_f(x);
-}
-template <typename T> static __device__ __forceinline__ float silu_t(float x)
-{
-    return x * sig<T>(x);
-}
-template <typename T> static __device__ __forceinline__ float silu_dt(float x)
-{
-    const float s = sig<T>(x);
-    return s + x * s * (1.0f - s);
-}
 
 /* V neighbours: 1, or as many as 16 or 8 bytes hold. */
 static __device__ __forceinline__ void ldv(float (&x)[4], const bf16 *p)

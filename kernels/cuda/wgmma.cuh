@@ -16,45 +16,65 @@
 
 #if WG_CODE
 #define WG4(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WG4_OUT(d, i) "=f"(d[i][0]), "=f"(d[i][1]), "=f"(d[i][2]), "=f"(d[i][3])
 
-/* d (+)= A B, 64 x N x 16; add = 0 starts from zero. Operands: descriptors or A in registers; T = 1: the operand's contiguous index is not k. */
-template <int TA, int TB> static __device__ __forceinline__ void wg_mma(float (&d)[8][4], uint64_t a, uint64_t b, int add)
+/* d += A B, 64 x N x 16; wg_mma_first: d = A B, so that no instruction need set d before. Operands: descriptors or A in registers; T = 1: the operand's contiguous index is not k. */
+template <int TA, int TB> static __device__ __forceinline__ void wg_mma(float (&d)[8][4], uint64_t a, uint64_t b)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+    asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, %32, %33, p, 1, 1, %35, %36;\n}\n"
+                 "}, %32, %33, p, 1, 1, %34, %35;\n}\n"
                  : WG4(d, 0), WG4(d, 1), WG4(d, 2), WG4(d, 3), WG4(d, 4), WG4(d, 5), WG4(d, 6), WG4(d, 7)
-                 : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB));
+                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
 }
-template <int TB> static __device__ __forceinline__ void wg_mma(float (&d)[8][4], const unsigned (&a)[4], uint64_t b, int add)
+template <int TB> static __device__ __forceinline__ void wg_mma(float (&d)[8][4], const unsigned (&a)[4], uint64_t b)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+    asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
+                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, %37;\n}\n"
                  : WG4(d, 0), WG4(d, 1), WG4(d, 2), WG4(d, 3), WG4(d, 4), WG4(d, 5), WG4(d, 6), WG4(d, 7)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TB));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TB));
 }
-template <int TA, int TB> static __device__ __forceinline__ void wg_mma(float (&d)[16][4], uint64_t a, uint64_t b, int add)
+template <int TA, int TB> static __device__ __forceinline__ void wg_mma(float (&d)[16][4], uint64_t a, uint64_t b)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+    asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, %64, %65, p, 1, 1, %67, %68;\n}\n"
+                 "}, %64, %65, p, 1, 1, %66, %67;\n}\n"
                  : WG4(d, 0), WG4(d, 1), WG4(d, 2), WG4(d, 3), WG4(d, 4), WG4(d, 5), WG4(d, 6), WG4(d, 7), WG4(d, 8), WG4(d, 9), WG4(d, 10), WG4(d, 11), WG4(d, 12), WG4(d, 13), WG4(d, 14), WG4(d, 15)
-                 : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB));
+                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
 }
-template <int TB> static __device__ __forceinline__ void wg_mma(float (&d)[16][4], const unsigned (&a)[4], uint64_t b, int add)
+template <int TB> static __device__ __forceinline__ void wg_mma(float (&d)[16][4], const unsigned (&a)[4], uint64_t b)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+    asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
+                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, %69;\n}\n"
                  : WG4(d, 0), WG4(d, 1), WG4(d, 2), WG4(d, 3), WG4(d, 4), WG4(d, 5), WG4(d, 6), WG4(d, 7), WG4(d, 8), WG4(d, 9), WG4(d, 10), WG4(d, 11), WG4(d, 12), WG4(d, 13), WG4(d, 14), WG4(d, 15)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TB));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TB));
+}
+template <int TA, int TB> static __device__ __forceinline__ void wg_mma_first(float (&d)[8][4], uint64_t a, uint64_t b)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, %32, %33, p, 1, 1, %34, %35;\n}\n"
+                 : WG4_OUT(d, 0), WG4_OUT(d, 1), WG4_OUT(d, 2), WG4_OUT(d, 3), WG4_OUT(d, 4), WG4_OUT(d, 5), WG4_OUT(d, 6), WG4_OUT(d, 7)
+                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
+}
+template <int TA, int TB> static __device__ __forceinline__ void wg_mma_first(float (&d)[16][4], uint64_t a, uint64_t b)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, %64, %65, p, 1, 1, %66, %67;\n}\n"
+                 : WG4_OUT(d, 0), WG4_OUT(d, 1), WG4_OUT(d, 2), WG4_OUT(d, 3), WG4_OUT(d, 4), WG4_OUT(d, 5), WG4_OUT(d, 6), WG4_OUT(d, 7), WG4_OUT(d, 8), WG4_OUT(d, 9), WG4_OUT(d, 10), WG4_OUT(d, 11), WG4_OUT(d, 12), WG4_OUT(d, 13), WG4_OUT(d, 14), WG4_OUT(d, 15)
+                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
 }
 
 static __device__ __forceinline__ void wg_fence()
