@@ -22,17 +22,22 @@ struct job {
     struct search_result out[3];
 };
 
-static void open_job(struct job *j, const char *shard_dir, enum relax relax, int threads)
+static void open_job_planted(struct job *j, const char *shard_dir, enum relax relax, int threads, int planted)
 {
     *j = (struct job){.n = 1};
     if (threads > 1)
         CHECK_OK(pool_open(&j->pool, threads, e));
     CHECK_OK(backend_open(&j->be, &(struct backend_opts){.name = "cpu", .pool = j->pool}, e));
-    small_model(j->be, LAYERS, -1, &j->teacher, &j->lin);
+    small_model(j->be, LAYERS, planted, &j->teacher, &j->lin);
     small_shard(shard_dir, ROWS, &j->shard);
     j->o = (struct search_opts){.window_op = true, .window = 6, .lambda = 0.02, .steps = 11, .micro = 2, .accumulate = 3, .anneal = ANNEAL_LINEAR, .relax = relax, .lr_weights = 1e-3, .t_hi = 1, .t_lo = 0.1,
                                 .lr = 0.1, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .tau = 1, .seed = 5, .row_hi = ROWS - 3, .heldout = 3, .ckpt_every = 2};
     j->lambda = &j->o.lambda;
+}
+
+static void open_job(struct job *j, const char *shard_dir, enum relax relax, int threads)
+{
+    open_job_planted(j, shard_dir, relax, threads, -1);
 }
 
 static void close_job(struct job *j)
@@ -182,12 +187,38 @@ static void test_bilevel(const char *root, const char *shard_dir)
     close_job(&frozen);
 }
 
+/* One layer is indispensable by construction: every form of the search keeps its attention, and no other layer's. */
+static void test_planted(const char *root, const char *shard_dir)
+{
+    static const char *const name[] = {"planted-soft", "planted-ste", "planted-bilevel"};
+    for (int planted = 0; planted < LAYERS; planted += 3)
+        for (int r = RELAX_SOFT; r <= RELAX_BILEVEL; r++) {
+            struct job j;
+            open_job_planted(&j, shard_dir, (enum relax)r, 1, planted);
+            j.o.window_op = false;
+            j.o.layer0 = LAYER0_SEARCH;
+            j.o.steps = 40;
+            j.o.accumulate = 1;
+            j.o.lambda = 0.02;
+            set_dirs(&j, root, name[r]);
+            work(&j);
+            for (int l = 0; l < LAYERS; l++) {
+                CHECK_EQ_I(j.out[0].sel.kind[l], l == planted ? MIX_FULL : MIX_GDN);
+                CHECK(l == planted || j.out[0].sel.p[planted][MIX_FULL] > j.out[0].sel.p[l][MIX_FULL]);
+            }
+            CHECK(j.out[0].sel.budget == 1);
+            CHECK_OK(remove_tree(j.dir[0], e));
+            close_job(&j);
+        }
+}
+
 int main(void)
 {
     char root[] = "/tmp/dashlab-search-XXXXXX", shard[1100];
     CHECK(mkdtemp(root) != NULL);
     prog_quiet(true);
     snprintf(shard, sizeof shard, "%s/shard", root);
+    test_planted(root, shard);
     test_sweep(root, shard);
     /* after 1 micro-step (nothing saved), 7, and in the last evaluation */
     test_killed(root, shard, RELAX_SOFT, "soft", 1, (const int[]){2, 8, 13}, 3);
