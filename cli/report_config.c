@@ -1,6 +1,7 @@
 /*
- * Report kind "config": what runs really used beside published values (DASH Tables 4, 5, 6). show: settings reads rows `item, column, published, canonical, ours` from reports/published/VALUES.tsv, where `ours` says
- * where our value is found: KIND:NAME is a setting, KIND:=NAME a result, KIND:@NAME something measured here. show: points gives one row for each search.
+ * Report kind "config": what runs really used beside published values (DASH Tables 4, 5, 6). show: settings reads rows `item, column,
+ * published, canonical, ours` from reports/published/VALUES.tsv, where `ours` says where our value is found: KIND:NAME is a setting,
+ * KIND:=NAME a result, KIND:@NAME something measured here. show: points gives one row for each search.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -78,7 +79,8 @@ static bool timing(const char *ours)
 }
 
 /* The values of all runs of this kind, each once, joined by "; "; *same = all equal the canonical value. */
-static const char *ours_of(struct plan *p, const struct node *const *n, size_t k, const char *spec, const char *canonical, struct arena *a, bool *same)
+static const char *ours_of(struct plan *p, const struct node *const *n, size_t k, const char *spec, const char *canonical, struct arena *a,
+                           bool *same)
 {
     struct str s = STR_INIT;
     const char *seen[16];
@@ -86,7 +88,8 @@ static const char *ours_of(struct plan *p, const struct node *const *n, size_t k
     *same = true;
     for (size_t i = 0; i < k && spec[kind]; i++) {
         double x, y;
-        const char *v = strlen(n[i]->kind->name) == kind && !strncmp(n[i]->kind->name, spec, kind) ? value_of(p, n[i], spec + kind + 1, a) : "";
+        const char *v =
+            strlen(n[i]->kind->name) == kind && !strncmp(n[i]->kind->name, spec, kind) ? value_of(p, n[i], spec + kind + 1, a) : "";
         bool had = !*v;
         for (size_t j = 0; j < n_seen; j++)
             had = had || !strcmp(seen[j], v);
@@ -102,7 +105,8 @@ static const char *ours_of(struct plan *p, const struct node *const *n, size_t k
     return out ? out : "";
 }
 
-static int settings(struct plan *p, const struct report *rep, struct arena *a, const struct node *const *n, size_t k, const char *dir, struct str *text, struct report_result *res, struct err *e)
+static int settings(struct plan *p, const struct report *rep, struct arena *a, const struct node *const *n, size_t k, const char *dir,
+                    struct str *text, struct report_result *res, struct err *e)
 {
     struct tsv pub;
     struct table t;
@@ -143,7 +147,8 @@ static int settings(struct plan *p, const struct report *rep, struct arena *a, c
 
 enum { P_NAME, P_SPACE, P_LAMBDA, P_BUDGET, P_SEED, P_RUNS, P_PLAMBDA, P_PBUDGET };
 
-static int points(struct plan *p, const struct report *rep, struct arena *a, const struct node *const *n, size_t k, const char *dir, struct str *text, struct report_result *res, struct err *e)
+static int points(struct plan *p, const struct report *rep, struct arena *a, const struct node *const *n, size_t k, const char *dir,
+                  struct str *text, struct report_result *res, struct err *e)
 {
     static const char *const names[] = {"model", "candidates", "lambda", "realised budget", "seed", "runs", "lambda", "realised budget"};
     struct tsv pub;
@@ -190,7 +195,8 @@ int report_config(struct plan *p, const struct report *rep, const char *out_dir,
     int rc = arena_ok(&a, "a report", e);
     size_t k = rc == 0 ? rep_nodes(p, rep, "from", n, REP_MAX_NODES) : 0;
     if (rc == 0)
-        rc = !strcmp(rep_word(rep, "show", "settings"), "points") ? points(p, rep, &a, n, k, out_dir, text, res, e) : settings(p, rep, &a, n, k, out_dir, text, res, e);
+        rc = !strcmp(rep_word(rep, "show", "settings"), "points") ? points(p, rep, &a, n, k, out_dir, text, res, e)
+                                                                  : settings(p, rep, &a, n, k, out_dir, text, res, e);
     arena_free(&a);
     return rc;
 }

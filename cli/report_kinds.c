@@ -13,7 +13,8 @@
 static const struct report_kind known[] = {
     {"selectors", "selectors at matched budgets", "from beside reference budgets published", "", report_selectors},
     {"operators", "operator counts and layer grids of chosen sets", "from published show values", "counts grid", report_operators},
-    {"routing", "routing of searches before discretisation", "from ruler published show values", "diagnostics top1 stacked", report_routing},
+    {"routing", "routing of searches before discretisation", "from ruler published show values", "diagnostics top1 stacked",
+     report_routing},
     {"sweep", "lambda against realised budget and RULER", "from", "", report_sweep},
     {"tasks", "every RULER task of every model", "from reference published values", "", report_tasks},
     {"config", "what runs really used, beside published values", "from values published show", "settings points", report_config},
@@ -166,7 +167,8 @@ int rep_picture(const struct picture *pic, const char *dir, struct str *text, st
     bool drawn;
     TRY(cli_bundled(style, "reports/style.gp", e));
     TRY(picture_save(pic, dir, style, &drawn, e));
-    str_printf(text, drawn ? "figure: %s/%s.{svg,pdf,png}\n" : "figure: only its data, %s/%s.tsv (install gnuplot for the picture)\n", dir, pic->name);
+    str_printf(text, drawn ? "figure: %s/%s.{svg,pdf,png}\n" : "figure: only its data, %s/%s.tsv (install gnuplot for the picture)\n", dir,
+               pic->name);
     return 0;
 }
 
@@ -252,8 +254,13 @@ size_t search_tries(const struct node *n, struct arena *a, struct search_try *ou
     if (strcmp(n->kind->name, "search") || n->state != RUN_COMPLETE || tsv_load(&t, a, node_out(path, n, "tries.tsv"), &ignored) != 0)
         return 0;
     for (size_t i = 1; i < t.n && k < cap; i++)
-        out[k++] = (struct search_try){.node = n, .seed = (int64_t)tsv_number(&t, i, "seed"), .lambda = tsv_number(&t, i, "lambda"), .budget = tsv_number(&t, i, "budget"),
-                                       .soft = tsv_number(&t, i, "soft_budget"), .fills = !strcmp(tsv_cell(&t, i, "fills"), "yes"), .mask = tsv_cell(&t, i, "mask")};
+        out[k++] = (struct search_try){.node = n,
+                                       .seed = (int64_t)tsv_number(&t, i, "seed"),
+                                       .lambda = tsv_number(&t, i, "lambda"),
+                                       .budget = tsv_number(&t, i, "budget"),
+                                       .soft = tsv_number(&t, i, "soft_budget"),
+                                       .fills = !strcmp(tsv_cell(&t, i, "fills"), "yes"),
+                                       .mask = tsv_cell(&t, i, "mask")};
     return k;
 }
 

@@ -1,6 +1,7 @@
 /*
- * Report kinds: what a manifest's `reports` can ask for. Each kind is one function in cli/report_NAME.c; the table in report_kinds.c names them with the keys they read, so that `dashlab check` refuses a key, a
- * word or a stage that does not exist. A report writes its tables and figures into out_dir and says in res->verdict what came out; it computes no run.
+ * Report kinds: what a manifest's `reports` can ask for. Each kind is one function in cli/report_NAME.c; the table in report_kinds.c names
+ * them with the keys they read, so that `dashlab check` refuses a key, a word or a stage that does not exist. A report writes its tables
+ * and figures into out_dir and says in res->verdict what came out; it computes no run.
  */
 #ifndef CLI_REPORT_KINDS_H
 #define CLI_REPORT_KINDS_H
@@ -12,21 +13,26 @@
 
 struct report_kind {
     const char *name, *about;
-    const char *keys;  /* the keys it reads beside kind, name and title, separated by blanks */
-    const char *show;  /* words that `show` takes, separated by blanks; "" = the kind has no `show` */
+    const char *keys; /* the keys it reads beside kind, name and title, separated by blanks */
+    const char *show; /* words that `show` takes, separated by blanks; "" = the kind has no `show` */
     int (*make)(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
 };
 const struct report_kind *report_kind_find(const char *name);
 /* Keys, words and stages of every report. E_USAGE with all problems at once. */
 int reports_check(const struct manifest *m, struct err *e);
 
-int report_operators(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
-int report_routing(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
+int report_operators(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                     struct err *e);
+int report_routing(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                   struct err *e);
 int report_sweep(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
 int report_tasks(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
-int report_config(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
-int report_selectors_list(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
-int report_benchmarks(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
+int report_config(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                  struct err *e);
+int report_selectors_list(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                          struct err *e);
+int report_benchmarks(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                      struct err *e);
 /* One line for a finished evaluation of an lmeval stage, "" for other nodes. */
 void benchmarks_line(struct plan *p, const struct node *n, struct str *out);
 
@@ -42,7 +48,7 @@ const char *rep_missing(const struct node *n);
 const char *rep_state(const struct node *n); /* "-", "failed" or "declined": what its cell says */
 /* How published values call what a run chose: dash-2, dash-3, the method of a select run, whose set a published one is. */
 const char *rep_selector(const struct node *n);
-double rep_number(struct plan *p, const struct node *n, const char *name); /* of a result; NAN without */
+double rep_number(struct plan *p, const struct node *n, const char *name);    /* of a result; NAN without */
 const char *rep_text(struct plan *p, const struct node *n, const char *name); /* "" without */
 /* The published column of a budget, from the report's `published` map; NULL without one. */
 const char *rep_published_budget(const struct report *rep, double asked);

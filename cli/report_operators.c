@@ -1,4 +1,5 @@
-/* Report kind "operators": how many operators of each kind a set has (DASH Table 10), and where they are (Figure 4). Layer 0 is shown as it is distilled. */
+/* Report kind "operators": how many operators of each kind a set has (DASH Table 10), and where they are (Figure 4). Layer 0 is shown as it
+ * is distilled. */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +18,8 @@ static size_t gather(struct plan *p, const struct report *rep, struct arena *a, 
     size_t k = rep_nodes(p, rep, "from", n, MIN(cap, ARRAY_LEN(n)));
     for (size_t i = 0; i < k; i++) {
         const char *asked = node_setting(n[i], "budget"), *variant = rep_text(p, n[i], "variant");
-        out[i] = (struct set_row){.n = n[i], .mask = rep_text(p, n[i], "mask"), .label = n[i]->label, .unfilled = !strcmp(rep_text(p, n[i], "filled"), "false")};
+        out[i] = (struct set_row){
+            .n = n[i], .mask = rep_text(p, n[i], "mask"), .label = n[i]->label, .unfilled = !strcmp(rep_text(p, n[i], "filled"), "false")};
         if (!asked || !parse_f64(asked, &out[i].asked))
             out[i].asked = 0;
         if (*variant)
@@ -48,7 +50,8 @@ static int64_t count(const char *mask, char letter)
 
 enum { C_NAME, C_FULL, C_WINDOW, C_LINEAR, C_BUDGET, C_PFULL, C_PWINDOW, C_PLINEAR, C_PBUDGET };
 
-static void counts_row(struct plan *p, const struct report *rep, struct table *t, size_t row, const struct set_row *s, const struct tsv *pub, int *missing)
+static void counts_row(struct plan *p, const struct report *rep, struct table *t, size_t row, const struct set_row *s,
+                       const struct tsv *pub, int *missing)
 {
     const char *why = rep_missing(s->n), *column = rep_published_budget(rep, s->asked);
     cell_text(table_cell(t, row, C_NAME), s->label);
@@ -73,7 +76,8 @@ static void counts_row(struct plan *p, const struct report *rep, struct table *t
     }
 }
 
-static int counts(struct plan *p, const struct report *rep, struct arena *a, const struct set_row *s, size_t n, const char *dir, struct str *text, struct report_result *res, struct err *e)
+static int counts(struct plan *p, const struct report *rep, struct arena *a, const struct set_row *s, size_t n, const char *dir,
+                  struct str *text, struct report_result *res, struct err *e)
 {
     struct table t;
     struct tsv pub = {0};
@@ -105,7 +109,8 @@ static int counts(struct plan *p, const struct report *rep, struct arena *a, con
 
 /* ---- Figure 4 ---- */
 
-static int grid(struct plan *p, const struct report *rep, struct arena *a, const struct set_row *s, size_t n, const char *dir, struct str *text, struct report_result *res, struct err *e)
+static int grid(struct plan *p, const struct report *rep, struct arena *a, const struct set_row *s, size_t n, const char *dir,
+                struct str *text, struct report_result *res, struct err *e)
 {
     static const char *const parts[] = {"Full", "Window", "Linear"};
     size_t layers = 0, shown = 0, groups = 0, k = 0, row = 0;
@@ -128,18 +133,40 @@ static int grid(struct plan *p, const struct report *rep, struct arena *a, const
                 continue;
             double y = -(double)row - 0.5 * (double)groups;
             for (size_t l = 0; s[i].mask[l]; l++)
-                r[k++] = (struct rect){(double)l - 0.46, (double)l + 0.46, y - 0.4, y + 0.4, s[i].mask[l] == 'F' ? 0 : s[i].mask[l] == 'W' ? 1 : 2};
+                r[k++] = (struct rect){(double)l - 0.46, (double)l + 0.46, y - 0.4, y + 0.4,
+                                       s[i].mask[l] == 'F'   ? 0
+                                       : s[i].mask[l] == 'W' ? 1
+                                                             : 2};
             yt[row++] = (struct tic){y, arena_printf(a, "%s, B %g", s[i].label, rep_number(p, s[i].n, "budget"))};
         }
     for (size_t l = 0; l < layers; l++)
         xt[l] = (struct tic){(double)l, arena_printf(a, "%zu", l)};
-    struct panel pn = {.xlabel = "layer", .xlo = -0.6, .xhi = (double)layers - 0.4, .ylo = yt[row - 1].at - 0.6, .yhi = 0.6, .r = r, .n = k, .xtic = xt, .n_xtic = layers, .ytic = yt, .n_ytic = row};
-    struct picture pic = {.name = rep->name, .note = arena_printf(a, "%s scale; B: realised budget; layer 0 as it is distilled", p->m->scale), .parts = parts, .n_parts = 3, .p = &pn, .rows = 1, .cols = 1,
-                          .width = layers > 24 ? 6.75 : 4.2, .height = 1.1 + 0.16 * (double)row, .left = 1.45};
+    struct panel pn = {.xlabel = "layer",
+                       .xlo = -0.6,
+                       .xhi = (double)layers - 0.4,
+                       .ylo = yt[row - 1].at - 0.6,
+                       .yhi = 0.6,
+                       .r = r,
+                       .n = k,
+                       .xtic = xt,
+                       .n_xtic = layers,
+                       .ytic = yt,
+                       .n_ytic = row};
+    struct picture pic = {.name = rep->name,
+                          .note = arena_printf(a, "%s scale; B: realised budget; layer 0 as it is distilled", p->m->scale),
+                          .parts = parts,
+                          .n_parts = 3,
+                          .p = &pn,
+                          .rows = 1,
+                          .cols = 1,
+                          .width = layers > 24 ? 6.75 : 4.2,
+                          .height = 1.1 + 0.16 * (double)row,
+                          .left = 1.45};
     return rep_picture(&pic, dir, text, e);
 }
 
-int report_operators(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e)
+int report_operators(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                     struct err *e)
 {
     struct arena a;
     arena_init(&a, 0);
@@ -147,7 +174,8 @@ int report_operators(struct plan *p, const struct report *rep, const char *out_d
     int rc = arena_ok(&a, "a report", e);
     size_t n = rc == 0 ? gather(p, rep, &a, s, REP_MAX_NODES) : 0;
     if (rc == 0)
-        rc = !strcmp(rep_word(rep, "show", "counts"), "grid") ? grid(p, rep, &a, s, n, out_dir, text, res, e) : counts(p, rep, &a, s, n, out_dir, text, res, e);
+        rc = !strcmp(rep_word(rep, "show", "counts"), "grid") ? grid(p, rep, &a, s, n, out_dir, text, res, e)
+                                                              : counts(p, rep, &a, s, n, out_dir, text, res, e);
     arena_free(&a);
     return rc;
 }

@@ -1,6 +1,6 @@
 /*
- * Report kind "routing": how decided a search is before its soft mixture is made discrete (DASH Table 3), the sets of all search runs (Figures 5 and 6), and the routing of chosen runs (Figure 7). Layers that a search
- * holds fixed are left out.
+ * Report kind "routing": how decided a search is before its soft mixture is made discrete (DASH Table 3), the sets of all search runs
+ * (Figures 5 and 6), and the routing of chosen runs (Figure 7). Layers that a search holds fixed are left out.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,14 +17,44 @@ static bool searched(const struct node *n, size_t layer)
 
 /* ---- Table 3 ---- */
 
-enum { V_BUDGET, V_ENTROPY, V_TOP1, V_MARGIN, V_AMBIGUOUS, V_ENTROPY1, V_TOP11, V_MARGIN1, V_AMBIGUOUS1, V_SOFT, V_ARGMAX, V_GAP, V_SOFTA, V_ARGMAXA, V_GAPA, V_RULER, N_VALUES };
+enum {
+    V_BUDGET,
+    V_ENTROPY,
+    V_TOP1,
+    V_MARGIN,
+    V_AMBIGUOUS,
+    V_ENTROPY1,
+    V_TOP11,
+    V_MARGIN1,
+    V_AMBIGUOUS1,
+    V_SOFT,
+    V_ARGMAX,
+    V_GAP,
+    V_SOFTA,
+    V_ARGMAXA,
+    V_GAPA,
+    V_RULER,
+    N_VALUES
+};
 static const struct {
     const char *name, *group;
     int digits;
-} values[N_VALUES] = {
-    {"budget", NULL, 3}, {"entropy", "final T_arch", 3}, {"top-1", "final T_arch", 3}, {"margin", "final T_arch", 3}, {"ambiguous", "final T_arch", 1}, {"entropy", "ours: at T_arch = 1", 3},
-    {"top-1", "ours: at T_arch = 1", 3}, {"margin", "ours: at T_arch = 1", 3}, {"ambiguous", "ours: at T_arch = 1", 1}, {"soft", "ours: KL, all tokens", 4}, {"argmax", "ours: KL, all tokens", 4},
-    {"difference", "ours: KL, all tokens", 4}, {"soft", "ours: KL, answers", 3}, {"argmax", "ours: KL, answers", 3}, {"difference", "ours: KL, answers", 3}, {"RULER", NULL, 1}};
+} values[N_VALUES] = {{"budget", NULL, 3},
+                      {"entropy", "final T_arch", 3},
+                      {"top-1", "final T_arch", 3},
+                      {"margin", "final T_arch", 3},
+                      {"ambiguous", "final T_arch", 1},
+                      {"entropy", "ours: at T_arch = 1", 3},
+                      {"top-1", "ours: at T_arch = 1", 3},
+                      {"margin", "ours: at T_arch = 1", 3},
+                      {"ambiguous", "ours: at T_arch = 1", 1},
+                      {"soft", "ours: KL, all tokens", 4},
+                      {"argmax", "ours: KL, all tokens", 4},
+                      {"difference", "ours: KL, all tokens", 4},
+                      {"soft", "ours: KL, answers", 3},
+                      {"argmax", "ours: KL, answers", 3},
+                      {"difference", "ours: KL, answers", 3},
+                      {"RULER", NULL, 1}};
 
 struct diag_run {
     const struct node *n;
@@ -67,7 +97,11 @@ static void at_one(const struct node *n, double *out)
 static void read_run(struct plan *p, const struct node *n, const struct node *const *ruler, size_t n_ruler, struct diag_run *d)
 {
     static const char *const names[] = {"budget", "entropy", "top1", "margin", "ambiguous"};
-    *d = (struct diag_run){.n = n, .lambda = node_f64(n, "lambda"), .seed = node_str(n, "seeds"), .annealed = strcmp(node_str(n, "anneal"), "none") != 0, .missing = rep_missing(n)};
+    *d = (struct diag_run){.n = n,
+                           .lambda = node_f64(n, "lambda"),
+                           .seed = node_str(n, "seeds"),
+                           .annealed = strcmp(node_str(n, "anneal"), "none") != 0,
+                           .missing = rep_missing(n)};
     for (int i = 0; i < N_VALUES; i++)
         d->v[i] = NAN;
     if (d->missing)
@@ -100,7 +134,8 @@ static const char *setting_name(bool annealed)
     return annealed ? "with annealing" : "T_arch = 1 throughout";
 }
 
-static int diag_runs(struct plan *p, const struct report *rep, struct arena *a, const struct diag_run *d, size_t n, const char *dir, struct str *text, struct err *e)
+static int diag_runs(struct plan *p, const struct report *rep, struct arena *a, const struct diag_run *d, size_t n, const char *dir,
+                     struct str *text, struct err *e)
 {
     struct table t;
     table_init(&t, a, arena_printf(a, "%s-runs", rep->name), arena_printf(a, "%s, every run (%s scale)", rep->title, p->m->scale));
@@ -133,7 +168,9 @@ static void diag_mean(struct table *t, size_t row, const struct diag_run *d, siz
         for (size_t i = 0; i < n; i++)
             if (d[i].lambda == lambda && d[i].annealed == annealed && !d[i].missing)
                 dev += (d[i].v[v] - mean) * (d[i].v[v] - mean);
-        cell_num(table_cell(t, row, 2 + (size_t)v), seeds ? mean : NAN, seeds > 1 && (v == V_BUDGET || v == V_GAP || v == V_GAPA || v == V_RULER) ? sqrt(dev / (k - 1) / k) : -1, values[v].digits);
+        cell_num(table_cell(t, row, 2 + (size_t)v), seeds ? mean : NAN,
+                 seeds > 1 && (v == V_BUDGET || v == V_GAP || v == V_GAPA || v == V_RULER) ? sqrt(dev / (k - 1) / k) : -1,
+                 values[v].digits);
     }
 }
 
@@ -166,7 +203,10 @@ static void diag_verdict(const struct diag_run *d, size_t n, struct str *v, int 
             gap_answers += fabs(d[i].v[V_GAPA]) < fabs(d[k].v[V_GAPA]);
         }
     }
-    str_printf(v, "%zu pairs of one lambda and seed; the annealed run has the lower entropy in %zu, and its argmax is closer in KL to its mixture (smaller difference, either sign) in %zu on all tokens and in %zu on answers", pairs, sharper, gap, gap_answers);
+    str_printf(v,
+               "%zu pairs of one lambda and seed; the annealed run has the lower entropy in %zu, and its argmax is closer in KL to its "
+               "mixture (smaller difference, either sign) in %zu on all tokens and in %zu on answers",
+               pairs, sharper, gap, gap_answers);
     if (*missing)
         str_printf(v, "; %d searches not made", *missing);
 }
@@ -181,7 +221,8 @@ static int by_lambda(const void *x, const void *y)
     return strcmp(a->seed, b->seed);
 }
 
-static int diagnostics(struct plan *p, const struct report *rep, struct arena *a, const char *dir, struct str *text, struct report_result *res, struct err *e)
+static int diagnostics(struct plan *p, const struct report *rep, struct arena *a, const char *dir, struct str *text,
+                       struct report_result *res, struct err *e)
 {
     const struct node **n = arena_array(a, REP_MAX_NODES, sizeof *n), **ruler = arena_array(a, REP_MAX_NODES, sizeof *ruler);
     struct diag_run *d = arena_array(a, REP_MAX_NODES, sizeof *d);
@@ -200,7 +241,8 @@ static int diagnostics(struct plan *p, const struct report *rep, struct arena *a
             for (int annealed = 0; annealed < 2; annealed++)
                 diag_mean(&t, table_row(&t, annealed ? NULL : arena_printf(a, "lambda %g", d[i].lambda)), d, k, d[i].lambda, annealed);
     if (t.n_rows)
-        table_cell(&t, 0, 2 + V_SOFT)->note = table_note(&t, "soft: the mixture at the final T_arch; argmax: after discretisation, layer 0 as in the search; searched layers only; ± over search seeds");
+        table_cell(&t, 0, 2 + V_SOFT)->note = table_note(&t, "soft: the mixture at the final T_arch; argmax: after discretisation, layer 0 "
+                                                             "as in the search; searched layers only; ± over search seeds");
     published_rows(p, &t, &pub);
     res->cells = (int)k;
     diag_verdict(d, k, &res->verdict, &res->missing);
@@ -228,12 +270,14 @@ static size_t all_tries(const struct node *const *n, size_t k, struct arena *a, 
         total += search_tries(n[i], a, out + total, cap - total);
     qsort(out, total, sizeof *out, by_budget);
     for (size_t i = 0; i < total; i++)
-        if (kept == 0 || out[i].lambda != out[kept - 1].lambda || out[i].seed != out[kept - 1].seed || strcmp(out[i].mask, out[kept - 1].mask))
+        if (kept == 0 || out[i].lambda != out[kept - 1].lambda || out[i].seed != out[kept - 1].seed ||
+            strcmp(out[i].mask, out[kept - 1].mask))
             out[kept++] = out[i];
     return kept;
 }
 
-static int top1(struct plan *p, const struct report *rep, struct arena *a, const char *dir, struct str *text, struct report_result *res, struct err *e)
+static int top1(struct plan *p, const struct report *rep, struct arena *a, const char *dir, struct str *text, struct report_result *res,
+                struct err *e)
 {
     enum { MAX_TRIES = 512 };
     const struct node **n = arena_array(a, REP_MAX_NODES, sizeof *n);
@@ -258,15 +302,35 @@ static int top1(struct plan *p, const struct report *rep, struct arena *a, const
         double y = -(double)i;
         for (size_t l = 0; s[i].mask[l]; l++)
             if (searched(s[i].node, l))
-                r[at++] = (struct rect){(double)l - 0.48, (double)l + 0.48, y - 0.44, y + 0.44, s[i].mask[l] == 'F' ? 0 : s[i].mask[l] == 'W' ? 1 : 2};
+                r[at++] = (struct rect){(double)l - 0.48, (double)l + 0.48, y - 0.44, y + 0.44,
+                                        s[i].mask[l] == 'F'   ? 0
+                                        : s[i].mask[l] == 'W' ? 1
+                                                              : 2};
         yt[i] = (struct tic){y, arena_printf(a, "%g  (%.3g, %" PRId64 ")", s[i].budget, s[i].lambda, s[i].seed)};
     }
     for (size_t l = 1; l < layers; l++)
         xt[l - 1] = (struct tic){(double)l, arena_printf(a, "%zu", l)};
-    struct panel pn = {.xlabel = "searchable layer", .xlo = 0.4, .xhi = (double)layers - 0.4, .ylo = -(double)rows + 0.4, .yhi = 0.6, .r = r, .n = at, .xtic = xt, .n_xtic = layers - 1,
-                       .ytic = yt, .n_ytic = rows};
-    struct picture pic = {.name = rep->name, .note = arena_printf(a, "%s scale; one row a search run: realised budget (lambda, seed)", p->m->scale), .parts = parts, .n_parts = 3, .p = &pn, .rows = 1, .cols = 1, .width = layers > 24 ? 6.75 : 4.2,
-                          .height = 1.15 + 0.125 * (double)rows, .left = 1.35};
+    struct panel pn = {.xlabel = "searchable layer",
+                       .xlo = 0.4,
+                       .xhi = (double)layers - 0.4,
+                       .ylo = -(double)rows + 0.4,
+                       .yhi = 0.6,
+                       .r = r,
+                       .n = at,
+                       .xtic = xt,
+                       .n_xtic = layers - 1,
+                       .ytic = yt,
+                       .n_ytic = rows};
+    struct picture pic = {.name = rep->name,
+                          .note = arena_printf(a, "%s scale; one row a search run: realised budget (lambda, seed)", p->m->scale),
+                          .parts = parts,
+                          .n_parts = 3,
+                          .p = &pn,
+                          .rows = 1,
+                          .cols = 1,
+                          .width = layers > 24 ? 6.75 : 4.2,
+                          .height = 1.15 + 0.125 * (double)rows,
+                          .left = 1.35};
     return rep_picture(&pic, dir, text, e);
 }
 
@@ -287,12 +351,23 @@ static size_t stack_panel(const struct node *n, struct arena *a, struct plan *p,
             y = top;
         }
     }
-    *out = (struct panel){.title = arena_printf(a, "%s, lambda %s, seed %s: budget %g", setting_name(strcmp(node_str(n, "anneal"), "none") != 0), node_str(n, "lambda"), rep_text(p, n, "search_seed"), rep_number(p, n, "budget")),
-                          .ylabel = "probability", .xlo = 0.4, .xhi = (double)layers - 0.4, .ylo = 0, .yhi = 1, .r = r, .n = at, .xtic = xt, .n_xtic = layers};
+    *out = (struct panel){.title =
+                              arena_printf(a, "%s, lambda %s, seed %s: budget %g", setting_name(strcmp(node_str(n, "anneal"), "none") != 0),
+                                           node_str(n, "lambda"), rep_text(p, n, "search_seed"), rep_number(p, n, "budget")),
+                          .ylabel = "probability",
+                          .xlo = 0.4,
+                          .xhi = (double)layers - 0.4,
+                          .ylo = 0,
+                          .yhi = 1,
+                          .r = r,
+                          .n = at,
+                          .xtic = xt,
+                          .n_xtic = layers};
     return at;
 }
 
-static int stacked(struct plan *p, const struct report *rep, struct arena *a, const char *dir, struct str *text, struct report_result *res, struct err *e)
+static int stacked(struct plan *p, const struct report *rep, struct arena *a, const char *dir, struct str *text, struct report_result *res,
+                   struct err *e)
 {
     const struct node *n[8];
     struct panel pn[8];
@@ -307,12 +382,21 @@ static int stacked(struct plan *p, const struct report *rep, struct arena *a, co
     if (!shown)
         return 0;
     pn[shown - 1].xlabel = "searchable layer";
-    struct picture pic = {.name = rep->name, .note = arena_printf(a, "%s scale; probabilities at each run's final T_arch, before discretisation", p->m->scale), .parts = parts, .n_parts = 3, .p = pn, .rows = shown, .cols = 1,
-                          .width = 4.2, .height = 0.9 + 1.35 * (double)shown, .left = 0.6};
+    struct picture pic = {.name = rep->name,
+                          .note = arena_printf(a, "%s scale; probabilities at each run's final T_arch, before discretisation", p->m->scale),
+                          .parts = parts,
+                          .n_parts = 3,
+                          .p = pn,
+                          .rows = shown,
+                          .cols = 1,
+                          .width = 4.2,
+                          .height = 0.9 + 1.35 * (double)shown,
+                          .left = 0.6};
     return rep_picture(&pic, dir, text, e);
 }
 
-int report_routing(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e)
+int report_routing(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                   struct err *e)
 {
     struct arena a;
     const char *show = rep_word(rep, "show", "diagnostics");
@@ -320,7 +404,8 @@ int report_routing(struct plan *p, const struct report *rep, const char *out_dir
     size_t k = rep_nodes(p, rep, "from", n, ARRAY_LEN(n));
     for (size_t i = 0; i < k; i++)
         if (strcmp(n[i]->kind->name, "search"))
-            return ERR(e, E_USAGE, "%s: report '%s': 'from' names '%s', a run of kind '%s'; search is needed", p->m->path, rep->name, n[i]->stage->id, n[i]->kind->name);
+            return ERR(e, E_USAGE, "%s: report '%s': 'from' names '%s', a run of kind '%s'; search is needed", p->m->path, rep->name,
+                       n[i]->stage->id, n[i]->kind->name);
     arena_init(&a, 0);
     int rc = !strcmp(show, "top1")      ? top1(p, rep, &a, out_dir, text, res, e)
              : !strcmp(show, "stacked") ? stacked(p, rep, &a, out_dir, text, res, e)

@@ -1,4 +1,5 @@
-/* Report kind "selectors-list": the published selector tags (DASH Table 7), which of them can be run here, and what else the registry has. */
+/* Report kind "selectors-list": the published selector tags (DASH Table 7), which of them can be run here, and what else the registry has.
+ */
 #include <string.h>
 
 #include "baselines/selector.h"
@@ -14,7 +15,8 @@ static void registry_cells(struct table *t, size_t row, const struct selector *s
     cell_text(table_cell(t, row, C_COST), s->cost);
 }
 
-int report_selectors_list(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e)
+int report_selectors_list(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                          struct err *e)
 {
     static const char *const names[] = {"tag", "type", "what it does", "name here", "definition", "needs", "cost"};
     struct arena a;

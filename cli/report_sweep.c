@@ -1,4 +1,5 @@
-/* Report kind "sweep": what lambda buys (DASH Figure 2). `from` names ruler stages whose hybrids were chosen by single searches; every point is kept, also where the budget is not monotone. */
+/* Report kind "sweep": what lambda buys (DASH Figure 2). `from` names ruler stages whose hybrids were chosen by single searches; every
+ * point is kept, also where the budget is not monotone. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +29,15 @@ static size_t gather(struct plan *p, const struct report *rep, struct point *out
         const struct node *s = node_of_kind(n[i], "search");
         if (strcmp(n[i]->kind->name, "ruler") || !s)
             continue;
-        out[kept++] = (struct point){.ruler = n[i], .search = s, .window = strstr(node_str(s, "ops"), "window") != NULL, .lambda = node_f64(s, "lambda"), .budget = rep_number(p, s, "budget"),
-                                     .soft = rep_number(p, s, "soft_budget"), .mean = rep_number(p, n[i], "mean"), .se = rep_number(p, n[i], "se"), .missing = rep_missing(n[i])};
+        out[kept++] = (struct point){.ruler = n[i],
+                                     .search = s,
+                                     .window = strstr(node_str(s, "ops"), "window") != NULL,
+                                     .lambda = node_f64(s, "lambda"),
+                                     .budget = rep_number(p, s, "budget"),
+                                     .soft = rep_number(p, s, "soft_budget"),
+                                     .mean = rep_number(p, n[i], "mean"),
+                                     .se = rep_number(p, n[i], "se"),
+                                     .missing = rep_missing(n[i])};
     }
     qsort(out, kept, sizeof *out, by_lambda);
     return kept;
@@ -40,7 +48,8 @@ static const char *space_name(bool window)
     return window ? "Full/Window/Linear" : "Full/Linear";
 }
 
-static int table_of(struct plan *p, const struct report *rep, struct arena *a, const struct point *q, size_t n, const char *dir, struct str *text, struct err *e)
+static int table_of(struct plan *p, const struct report *rep, struct arena *a, const struct point *q, size_t n, const char *dir,
+                    struct str *text, struct err *e)
 {
     static const char *const names[] = {"lambda", "realised budget", "soft budget", "RULER", "set"};
     struct table t;
@@ -83,12 +92,27 @@ static bool panel_of(const struct point *q, size_t n, bool window, struct arena 
         k++;
     }
     *s = (struct series){.label = "RULER (right axis)", .x = x, .y = x + n, .se = x + 2 * n, .n = k};
-    *out = (struct panel){.title = space_name(window), .xlabel = "lambda", .ylabel = "realised budget", .y2label = "RULER (%)", .xlo = -0.6, .xhi = (double)k - 0.4, .ylo = 0, .yhi = ceil(top * 1.1 + 0.01), .y2lo = 0,
-                          .y2hi = best > 50 ? 105 : ceil((best * 1.3 + 1) / 5) * 5, .r = r, .n = k, .xtic = xt, .n_xtic = k, .turn = true, .line = s};
+    *out = (struct panel){.title = space_name(window),
+                          .xlabel = "lambda",
+                          .ylabel = "realised budget",
+                          .y2label = "RULER (%)",
+                          .xlo = -0.6,
+                          .xhi = (double)k - 0.4,
+                          .ylo = 0,
+                          .yhi = ceil(top * 1.1 + 0.01),
+                          .y2lo = 0,
+                          .y2hi = best > 50 ? 105 : ceil((best * 1.3 + 1) / 5) * 5,
+                          .r = r,
+                          .n = k,
+                          .xtic = xt,
+                          .n_xtic = k,
+                          .turn = true,
+                          .line = s};
     return k >= 2 && top > 0;
 }
 
-static int figure_of(struct plan *p, const struct report *rep, struct arena *a, const struct point *q, size_t n, const char *dir, struct str *text, struct err *e)
+static int figure_of(struct plan *p, const struct report *rep, struct arena *a, const struct point *q, size_t n, const char *dir,
+                     struct str *text, struct err *e)
 {
     static const char *const parts[] = {"budget, Full/Linear", "budget, Full/Window/Linear"};
     struct panel pn[2];
@@ -99,8 +123,16 @@ static int figure_of(struct plan *p, const struct report *rep, struct arena *a, 
     TRY(arena_ok(a, "a figure", e));
     if (!k)
         return 0;
-    struct picture pic = {.name = rep->name, .note = arena_printf(a, "%s scale; error bars: one standard error of the prompts", p->m->scale), .parts = parts, .n_parts = 2, .p = pn, .rows = 1, .cols = k,
-                          .width = k > 1 ? 6.75 : 4.2, .height = 2.6, .left = 0.6};
+    struct picture pic = {.name = rep->name,
+                          .note = arena_printf(a, "%s scale; error bars: one standard error of the prompts", p->m->scale),
+                          .parts = parts,
+                          .n_parts = 2,
+                          .p = pn,
+                          .rows = 1,
+                          .cols = k,
+                          .width = k > 1 ? 6.75 : 4.2,
+                          .height = 2.6,
+                          .left = 0.6};
     return rep_picture(&pic, dir, text, e);
 }
 
@@ -122,7 +154,8 @@ int report_sweep(struct plan *p, const struct report *rep, const char *out_dir, 
             down += last && q[i].budget < last->budget;
             last = &q[i];
         }
-        str_printf(&res->verdict, "%s%s: %d lambdas, the budget falls with a smaller lambda in %d of %d steps", window ? "; " : "", space_name(window), points, down, steps);
+        str_printf(&res->verdict, "%s%s: %d lambdas, the budget falls with a smaller lambda in %d of %d steps", window ? "; " : "",
+                   space_name(window), points, down, steps);
     }
     for (size_t i = 0; i < n; i++)
         res->missing += q[i].missing != NULL;

@@ -1,4 +1,5 @@
-/* Report kind "tasks": every RULER task of every model (DASH Table 9). Columns in the paper's order; a task that no evaluation has is left out and named. */
+/* Report kind "tasks": every RULER task of every model (DASH Table 9). Columns in the paper's order; a task that no evaluation has is left
+ * out and named. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +9,19 @@
 
 static const struct {
     const char *task, *name;
-} tasks[] = {{"niah_multikey_1", "MK1"}, {"niah_multikey_2", "MK2"}, {"niah_multikey_3", "MK3"}, {"niah_multiquery", "MQ"}, {"niah_multivalue", "MV"}, {"niah_single_1", "S1"}, {"niah_single_2", "S2"},
-             {"niah_single_3", "S3"},   {"cwe", "CWE"},             {"fwe", "FWE"},             {"qa_2", "HP"},            {"qa_1", "SQ"},            {"vt", "VT"}};
+} tasks[] = {{"niah_multikey_1", "MK1"},
+             {"niah_multikey_2", "MK2"},
+             {"niah_multikey_3", "MK3"},
+             {"niah_multiquery", "MQ"},
+             {"niah_multivalue", "MV"},
+             {"niah_single_1", "S1"},
+             {"niah_single_2", "S2"},
+             {"niah_single_3", "S3"},
+             {"cwe", "CWE"},
+             {"fwe", "FWE"},
+             {"qa_2", "HP"},
+             {"qa_1", "SQ"},
+             {"vt", "VT"}};
 
 static double task_mean(const struct sel_data *d, const struct sel_entry *x, const char *task)
 {

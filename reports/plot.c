@@ -78,7 +78,8 @@ static void script(const struct figure *f, struct str *s)
     }
     str_puts(s, "set key outside right center vertical samplen 1.5 spacing 1.05 width -1 noenhanced\n");
     for (size_t i = 0; i < f->n_hlines; i++) {
-        str_printf(s, "set arrow from graph 0, first %.6g to graph 1, first %.6g nohead lc rgb \"#888888\" lw 0.8 dt 2\n", f->hlines[i].y, f->hlines[i].y);
+        str_printf(s, "set arrow from graph 0, first %.6g to graph 1, first %.6g nohead lc rgb \"#888888\" lw 0.8 dt 2\n", f->hlines[i].y,
+                   f->hlines[i].y);
         str_puts(s, "set label ");
         gp_string(s, f->hlines[i].label);
         str_printf(s, " at graph 0.02, first %.6g offset 0, 0.45 tc rgb \"#555555\" font \",6\" noenhanced\n", f->hlines[i].y);
@@ -94,7 +95,8 @@ static void script(const struct figure *f, struct str *s)
         int ls = q->hollow ? q->style + 10 : q->style;
         if (q->se) /* under the marks: gnuplot blanks the middle of an error bar */
             str_printf(s, "%sDATA index %zu using 1:2:3 with yerrorbars ls %d ps 0 notitle", i ? ", \\\n     " : "", i, ls);
-        str_printf(s, "%sDATA index %zu using 1:2 with %s ls %d title ", i || q->se ? ", \\\n     " : "", i, q->line ? "linespoints" : "points", ls);
+        str_printf(s, "%sDATA index %zu using 1:2 with %s ls %d title ", i || q->se ? ", \\\n     " : "", i,
+                   q->line ? "linespoints" : "points", ls);
         gp_string(s, q->label);
     }
     str_puts(s, "\n");
@@ -158,7 +160,8 @@ static int draw(const struct sheet *f, const char *dir, const char *style, const
     snprintf(tmp_gp, sizeof tmp_gp, "%.900s.gp.tmp-%ld", path, (long)getpid());
     struct str s = STR_INIT, said = STR_INIT, out = STR_INIT;
     if (!strcmp(ext, "png"))
-        str_printf(&s, "set terminal pngcairo size %.0f,%.0f font \"DejaVu Sans,8\" fontscale 2.4 linewidth 2.4 pointscale 2.4\n", w * 220, h * 220);
+        str_printf(&s, "set terminal pngcairo size %.0f,%.0f font \"DejaVu Sans,8\" fontscale 2.4 linewidth 2.4 pointscale 2.4\n", w * 220,
+                   h * 220);
     else if (!strcmp(ext, "pdf"))
         str_printf(&s, "set terminal pdfcairo size %.2fin,%.2fin font \"DejaVu Sans,8\" fontscale 1 linewidth 1\n", w, h);
     else
@@ -194,7 +197,8 @@ static int draw_all(const struct sheet *f, const char *dir, const char *style_pa
     static const char *const exts[] = {"svg", "pdf", "png"};
     char path[1024], name[256];
     struct str gp = STR_INIT;
-    str_printf(&gp, "# gnuplot -d %s.gp, after 'set terminal' and 'set output'\nload \"style.gp\"\nDATA = \"%s.tsv\"\n%s", f->name, f->name, str_c(f->body));
+    str_printf(&gp, "# gnuplot -d %s.gp, after 'set terminal' and 'set output'\nload \"style.gp\"\nDATA = \"%s.tsv\"\n%s", f->name, f->name,
+               str_c(f->body));
     snprintf(name, sizeof name, "%s.gp", f->name);
     int rc = str_ok(f->body, f->name, e) || file_write(path_join(path, dir, name), str_c(&gp), gp.len, e) ? -1 : 0;
     bool have = true;
@@ -233,12 +237,14 @@ static int check_panel(const struct picture *f, const struct panel *p, size_t at
 {
     if (p->n == 0)
         return ERR(e, E_INPUT, "figure '%s': panel %zu has no rectangles: it would be empty", f->name, at);
-    if (!finite_f64(p->xlo) || !finite_f64(p->xhi) || !finite_f64(p->ylo) || !finite_f64(p->yhi) || !(p->xlo < p->xhi) || !(p->ylo < p->yhi))
+    if (!finite_f64(p->xlo) || !finite_f64(p->xhi) || !finite_f64(p->ylo) || !finite_f64(p->yhi) || !(p->xlo < p->xhi) ||
+        !(p->ylo < p->yhi))
         return ERR(e, E_INPUT, "figure '%s': a range of panel %zu is empty or not finite", f->name, at);
     bool area = false;
     for (size_t i = 0; i < p->n; i++) {
         const struct rect *r = &p->r[i];
-        if (!in_range(r->x0, p->xlo, p->xhi) || !in_range(r->x1, p->xlo, p->xhi) || !in_range(r->y0, p->ylo, p->yhi) || !in_range(r->y1, p->ylo, p->yhi) || r->part < 0 || (size_t)r->part >= f->n_parts)
+        if (!in_range(r->x0, p->xlo, p->xhi) || !in_range(r->x1, p->xlo, p->xhi) || !in_range(r->y0, p->ylo, p->yhi) ||
+            !in_range(r->y1, p->ylo, p->yhi) || r->part < 0 || (size_t)r->part >= f->n_parts)
             return ERR(e, E_INPUT, "figure '%s': rectangle %zu of panel %zu is not finite or outside its ranges", f->name, i, at);
         area = area || (r->x1 > r->x0 && r->y1 > r->y0);
     }
@@ -343,7 +349,9 @@ static void panel_plot(const struct picture *f, const struct panel *p, size_t *i
     for (size_t part = 0; part < f->n_parts; part++) {
         if (!has_part(p, part))
             continue;
-        str_printf(s, "%sDATA index %zu using 1:3:1:2:3:4 with boxxyerror fs solid 1 border lc rgb \"#777777\" fc rgb \"%s\" lw 0.3 notitle", sep, *index, fill[part % ARRAY_LEN(fill)]);
+        str_printf(s,
+                   "%sDATA index %zu using 1:3:1:2:3:4 with boxxyerror fs solid 1 border lc rgb \"#777777\" fc rgb \"%s\" lw 0.3 notitle",
+                   sep, *index, fill[part % ARRAY_LEN(fill)]);
         sep = ", \\\n     ";
         ++*index;
     }
@@ -386,8 +394,10 @@ static void picture_key(const struct picture *f, struct str *s)
     for (size_t k = 0; k < n; k++) {
         double x0 = x / f->width, x1 = (x + 0.22) / f->width;
         if (part[k] < f->n_parts)
-            str_printf(s, "set object %zu rect from screen %.4f, screen %.4f to screen %.4f, screen %.4f fs solid 1 border lc rgb \"#777777\" fc rgb \"%s\" lw 0.3\n", 100 + k, x0, y - 0.045 / f->height, x1,
-                       y + 0.045 / f->height, fill[part[k] % ARRAY_LEN(fill)]);
+            str_printf(s,
+                       "set object %zu rect from screen %.4f, screen %.4f to screen %.4f, screen %.4f fs solid 1 border lc rgb \"#777777\" "
+                       "fc rgb \"%s\" lw 0.3\n",
+                       100 + k, x0, y - 0.045 / f->height, x1, y + 0.045 / f->height, fill[part[k] % ARRAY_LEN(fill)]);
         else
             str_printf(s, "set arrow 100 from screen %.4f, screen %.4f to screen %.4f, screen %.4f nohead ls 7\n", x0, y, x1, y);
         str_printf(s, "set label %zu ", 100 + k);
@@ -400,7 +410,8 @@ static void picture_key(const struct picture *f, struct str *s)
 static void picture_script(const struct picture *f, struct str *s)
 {
     size_t index = 0;
-    double note = f->note && *f->note ? 0.16 : 0, bottom = (0.42 + note) / f->height, top = 1 - 0.42 / f->height, gap_y = 0.62 / f->height, gap_x = 0.75 / f->width;
+    double note = f->note && *f->note ? 0.16 : 0, bottom = (0.42 + note) / f->height, top = 1 - 0.42 / f->height, gap_y = 0.62 / f->height,
+           gap_x = 0.75 / f->width;
     bool second = false, turned = false, titled = false;
     for (size_t k = 0; k < f->rows * f->cols; k++) {
         second = second || f->p[k].line;
@@ -410,7 +421,8 @@ static void picture_script(const struct picture *f, struct str *s)
     top -= titled ? 0.1 / f->height : 0;
     bottom += turned ? 0.22 / f->height : 0;
     gap_y += turned ? 0.25 / f->height : 0;
-    double left = f->left / f->width, right = 1 - (second ? 0.55 : 0.12) / f->width, w = (right - left - gap_x * (double)(f->cols - 1)) / (double)f->cols;
+    double left = f->left / f->width, right = 1 - (second ? 0.55 : 0.12) / f->width,
+           w = (right - left - gap_x * (double)(f->cols - 1)) / (double)f->cols;
     double h = (top - bottom - gap_y * (double)(f->rows - 1)) / (double)f->rows;
     if (second)
         w = (right - left - 2 * gap_x * (double)(f->cols - 1)) / (double)f->cols;
@@ -424,7 +436,8 @@ static void picture_script(const struct picture *f, struct str *s)
     str_puts(s, "set multiplot\n");
     for (size_t k = 0; k < f->rows * f->cols; k++) {
         double x = left + (double)(k % f->cols) * (w + gap_x * (second ? 2 : 1)), y = top - (double)(k / f->cols) * (h + gap_y);
-        str_printf(s, "set lmargin at screen %.4f\nset rmargin at screen %.4f\nset tmargin at screen %.4f\nset bmargin at screen %.4f\n", x, x + w, y, y - h);
+        str_printf(s, "set lmargin at screen %.4f\nset rmargin at screen %.4f\nset tmargin at screen %.4f\nset bmargin at screen %.4f\n", x,
+                   x + w, y, y - h);
         panel_axes(&f->p[k], s);
         panel_plot(f, &f->p[k], &index, s);
         str_puts(s, "unset label\nunset object\nunset arrow\n"); /* note and key stand once */

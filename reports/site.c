@@ -28,7 +28,8 @@ void html_escape(struct str *out, const char *s)
     }
 }
 
-int site_note(const char *dir, const char *manifest, const char *scale, const char *title, const char *command, const struct site_report *r, size_t n, struct err *e)
+int site_note(const char *dir, const char *manifest, const char *scale, const char *title, const char *command, const struct site_report *r,
+              size_t n, struct err *e)
 {
     struct str s = STR_INIT;
     struct jw w;
@@ -119,7 +120,8 @@ static int find_folders(struct site *s, struct err *e)
 
 static void verdicts(struct site *s)
 {
-    str_puts(&s->html, "<h2>Verdicts</h2>\n<table>\n<tr><th class=\"l\">result</th><th class=\"l\">scale</th><th class=\"l\">verdict</th></tr>\n");
+    str_puts(&s->html,
+             "<h2>Verdicts</h2>\n<table>\n<tr><th class=\"l\">result</th><th class=\"l\">scale</th><th class=\"l\">verdict</th></tr>\n");
     str_puts(&s->md, "## Verdicts\n\n| result | scale | verdict |\n| --- | --- | --- |\n");
     for (size_t i = 0; i < s->n; i++) {
         const json_t *list = json_object_get(s->f[i].doc.root, "reports");
@@ -233,13 +235,18 @@ static int section(struct site *s, const struct folder *f, struct err *e)
     return 0;
 }
 
-static const char head[] = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>dashlab results</title>\n<style>\n"
-                           "body { font: 15px/1.45 sans-serif; margin: 2em auto; max-width: 78em; padding: 0 1em; color: #111; background: #fff }\n"
-                           "table { border-collapse: collapse; margin: 0.6em 0; font-size: 13px; display: block; overflow-x: auto }\n"
-                           "th, td { padding: 2px 9px; text-align: right; border-bottom: 1px solid #e4e4e4; white-space: nowrap }\nth { border-bottom: 1px solid #444 }\n"
-                           ".l { text-align: left }\n.w { white-space: normal }\n.b td { font-style: italic; border-top: 1px solid #888 }\n.n { font-size: 12px; color: #444 }\n"
-                           "figure { margin: 1em 0 }\nimg { max-width: 100% }\nh2 { margin-top: 2em }\n.p { font-size: 12px }\n</style>\n</head>\n<body>\n<h1>dashlab results</h1>\n"
-                           "<p>The scale stands beside every number. Only scale <em>paper</em> has the publication's setting.</p>\n";
+static const char head[] =
+    "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, "
+    "initial-scale=1\">\n<title>dashlab results</title>\n<style>\n"
+    "body { font: 15px/1.45 sans-serif; margin: 2em auto; max-width: 78em; padding: 0 1em; color: #111; background: #fff }\n"
+    "table { border-collapse: collapse; margin: 0.6em 0; font-size: 13px; display: block; overflow-x: auto }\n"
+    "th, td { padding: 2px 9px; text-align: right; border-bottom: 1px solid #e4e4e4; white-space: nowrap }\nth { border-bottom: 1px solid "
+    "#444 }\n"
+    ".l { text-align: left }\n.w { white-space: normal }\n.b td { font-style: italic; border-top: 1px solid #888 }\n.n { font-size: 12px; "
+    "color: #444 }\n"
+    "figure { margin: 1em 0 }\nimg { max-width: 100% }\nh2 { margin-top: 2em }\n.p { font-size: 12px "
+    "}\n</style>\n</head>\n<body>\n<h1>dashlab results</h1>\n"
+    "<p>The scale stands beside every number. Only scale <em>paper</em> has the publication's setting.</p>\n";
 
 int site_write(const char *results, struct err *e)
 {
@@ -258,7 +265,8 @@ int site_write(const char *results, struct err *e)
         rc = section(s, &s->f[i], e);
     str_puts(&s->html, "</body>\n</html>\n");
     if (rc == 0)
-        rc = str_ok(&s->html, "index.html", e) || str_ok(&s->md, "index.md", e) || file_write(path_join(path, results, "index.html"), str_c(&s->html), s->html.len, e) ||
+        rc = str_ok(&s->html, "index.html", e) || str_ok(&s->md, "index.md", e) ||
+             file_write(path_join(path, results, "index.html"), str_c(&s->html), s->html.len, e) ||
              file_write(path_join(path, results, "index.md"), str_c(&s->md), s->md.len, e);
     for (size_t i = 0; i < s->n; i++)
         jdoc_free(&s->f[i].doc);
