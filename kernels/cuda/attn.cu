@@ -66,7 +66,7 @@ template <typename T> static __global__ void __launch_bounds__(256) attn_delta_k
     const int lane = threadIdx.x & 31, b = blockIdx.y;
     if (at >= x.rows * x.h)
         return;
-    const T *o = d.o[b] + at * x.vdim, *g = d.d_o + at * x.vdim;
+    const T *o = (b ? d.o[1] : d.o[0]) + at * x.vdim, *g = d.d_o + at * x.vdim; /* an index would put the arguments into local memory */
     float sum = 0;
     if (sizeof(T) == 2 && x.vdim % 4 == 0 && ((uintptr_t)o & 7) == 0 && ((uintptr_t)g & 7) == 0) {
         for (int c = 4 * lane; c < x.vdim; c += 128) {
@@ -79,7 +79,7 @@ template <typename T> static __global__ void __launch_bounds__(256) attn_delta_k
     }
     sum = warp_sum(sum);
     if (lane == 0)
-        d.delta[b][at] = sum;
+        (b ? d.delta[1] : d.delta[0])[at] = sum;
 }
 
 /* dp[b] += sum of delta, in an order that depends on n only. */
@@ -101,8 +101,9 @@ template <typename T>
 static __device__ __forceinline__ void attn_weights(const attn_in<T> &x, const attn_grad<T> &d, int64_t at, int back, float s, float gv, float *pm, float *ds)
 {
     *pm = *ds = 0;
-    for (int b = 0; b < x.branches; b++)
-        if (back < x.window[b]) {
+#pragma unroll
+    for (int b = 0; b < 2; b++)
+        if (b < x.branches && back < x.window[b]) {
             float p = d.p[b] * expf(s - d.lse[b][at]);
             *pm += p;
             *ds = fmaf(p, gv - d.delta[b][at], *ds);

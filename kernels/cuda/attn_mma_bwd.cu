@@ -54,10 +54,11 @@ template <int D> static __global__ void __launch_bounds__(128) attn_dq_kernel(at
     cp_commit();
     float lse[2][2] = {{0}}, delta[2][2] = {{0}}, dq[1][D / 8][4];
     tile_zero(dq);
-    for (int b = 0; b < x.branches; b++)
+#pragma unroll
+    for (int b = 0; b < 2; b++)
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            if (row0 + g + 8 * h < left) {
+            if (b < x.branches && row0 + g + 8 * h < left) {
                 int64_t at = (row + row0 + g + 8 * h) * x.h + head;
                 lse[b][h] = d.lse[b][at] * LOG2E;
                 delta[b][h] = d.delta[b][at];
@@ -116,8 +117,8 @@ template <int D> static __global__ void __launch_bounds__(128) attn_dkv_kernel(a
         const int i = tid & 63, b = tid >> 6;
         if (b < x.branches) {
             const int64_t o = (r + (i < n ? i : 0)) * x.h + head;
-            cp_async4(&sm.lse[at][b][i], d.lse[b] + o, i < n);
-            cp_async4(&sm.delta[at][b][i], d.delta[b] + o, i < n);
+            cp_async4(&sm.lse[at][b][i], (b ? d.lse[1] : d.lse[0]) + o, i < n);
+            cp_async4(&sm.delta[at][b][i], (b ? d.delta[1] : d.delta[0]) + o, i < n);
         }
     };
     tile_load<B, D, 128>(sm.k, LD, x.k + row * x.ldk + kvh * x.kdim, x.ldk, left, x.kdim, true, tid);

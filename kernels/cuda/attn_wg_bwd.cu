@@ -101,22 +101,25 @@ template <int D, int BN> static __global__ void __launch_bounds__(256, 1) attn_w
     const float sl2 = x.scale * LOG2E;
     float dq[1][D / 8][4];
     tile_zero(dq);
-#pragma unroll 1
-    for (int step = 0; step < steps; step++) {
-        const int j0 = (first - step) * BN, set = one_set(x, sub, sub + 63, j0, j0 + BN - 1);
+    float c[BN / 8][4], y[BN / 8][4];
+    unsigned a[BN / 16][4];
+    auto begin = [&](int step) { /* this step's keys are there; the next ones are asked for */
         cp_wait<0>();
         fence_async();
         __syncthreads();
         if (step + 1 < steps)
             load(step + 1);
-        float c[BN / 8][4], y[BN / 8][4];
-        unsigned a[BN / 16][4];
         wg_fence();
+    };
+    auto products = [&](int step) {
         product<D, BN>(c, sq + group * 8192, sk + step % 3 * TN);
         product<D, BN>(y, sg + group * 8192, sv + (step & 1) * TN);
         wg_commit();
         wg_wait<0>();
-        wg_hold(c), wg_hold(y), wg_hold(dq[0]);
+        wg_hold(c), wg_hold(y);
+    };
+    auto weigh = [&](int step) { /* a = dS */
+        const int j0 = (first - step) * BN, set = one_set(x, sub, sub + 63, j0, j0 + BN - 1);
 #pragma unroll
         for (int k = 0; k < BN / 8; k++) {
             float pm, ds[4];
@@ -137,10 +140,29 @@ template <int D, int BN> static __global__ void __launch_bounds__(256, 1) attn_w
             a[k / 2][k % 2 * 2] = bf16_pack(ds[0], ds[1]);
             a[k / 2][k % 2 * 2 + 1] = bf16_pack(ds[2], ds[3]);
         }
+    };
+    /* The second warpgroup weighs half a step later, so that one uses the tensor cores while the other does not. */
+    begin(0);
+    products(0);
+    if (group == 0)
+        weigh(0);
+#pragma unroll 1
+    for (int step = 1; step < steps; step++) {
+        begin(step);
+        if (group == 1)
+            weigh(step - 1);
         wg_fence();
-        gather<D, BN>(dq[0], a, sk + step % 3 * TN);
-        wg_commit();
+        gather<D, BN>(dq[0], a, sk + (step - 1) % 3 * TN);
+        products(step);
+        wg_hold(dq[0]);
+        if (group == 0)
+            weigh(step);
     }
+    if (group == 1)
+        weigh(steps - 1);
+    wg_fence();
+    gather<D, BN>(dq[0], a, sk + (steps - 1) % 3 * TN);
+    wg_commit();
     wg_wait<0>();
     wg_hold(dq[0]);
     tile_each(dq, [&](int r, int col, float u, float v) {
@@ -190,23 +212,31 @@ template <int D> static __global__ void __launch_bounds__(256, 1) attn_wg_dkv_ke
     const float sl2 = x.scale * LOG2E;
     float dk[1][D / 8][4], dv[1][D / 8][4];
     tile_zero(dk), tile_zero(dv);
-#pragma unroll 1
-    for (int step = 0; step < steps; step++) {
-        const int at = step % STAGES, i0 = j0 + step % blocks * BQ, set = one_set(x, i0, i0 + BQ - 1, sub, sub + 63);
-        const float4 *w0 = sc + at * 2 * BQ, *w1 = x.branches == 2 ? w0 + BQ : w0;
+    float c[BQ / 8][4], y[BQ / 8][4];
+    unsigned p[BQ / 16][4], a[BQ / 16][4];
+    auto begin = [&](int step) { /* this step's queries are there; the next ones are asked for */
         cp_wait<0>();
         fence_async();
         __syncthreads();
         if (step + 1 < steps)
             load(step + 1);
-        float c[BQ / 8][4], y[BQ / 8][4];
-        unsigned p[BQ / 16][4], a[BQ / 16][4];
         wg_fence();
-        product<D, BQ>(c, sk + group * 8192, sq + at * TQ);
-        product<D, BQ>(y, sv + group * 8192, sg + at * TQ);
+    };
+    auto products = [&](int step) {
+        product<D, BQ>(c, sk + group * 8192, sq + step % STAGES * TQ);
+        product<D, BQ>(y, sv + group * 8192, sg + step % STAGES * TQ);
         wg_commit();
         wg_wait<0>();
-        wg_hold(c), wg_hold(y), wg_hold(dk[0]), wg_hold(dv[0]);
+        wg_hold(c), wg_hold(y);
+    };
+    auto gathers = [&](int step) {
+        wg_fence();
+        gather<D, BQ>(dv[0], p, sg + step % STAGES * TQ);
+        gather<D, BQ>(dk[0], a, sq + step % STAGES * TQ);
+    };
+    auto weigh = [&](int step) { /* p = mixed probabilities, a = dS */
+        const int i0 = j0 + step % blocks * BQ, set = one_set(x, i0, i0 + BQ - 1, sub, sub + 63);
+        const float4 *w0 = sc + step % STAGES * 2 * BQ, *w1 = x.branches == 2 ? w0 + BQ : w0;
 #pragma unroll
         for (int k = 0; k < BQ / 8; k++) {
             const int q = 8 * k + 2 * t4;
@@ -230,11 +260,26 @@ template <int D> static __global__ void __launch_bounds__(256, 1) attn_wg_dkv_ke
             a[k / 2][k % 2 * 2] = bf16_pack(ds[0], ds[1]);
             a[k / 2][k % 2 * 2 + 1] = bf16_pack(ds[2], ds[3]);
         }
-        wg_fence();
-        gather<D, BQ>(dv[0], p, sg + at * TQ);
-        gather<D, BQ>(dk[0], a, sq + at * TQ);
-        wg_commit();
+    };
+    begin(0); /* staggered as in the dq kernel */
+    products(0);
+    if (group == 0)
+        weigh(0);
+#pragma unroll 1
+    for (int step = 1; step < steps; step++) {
+        begin(step);
+        if (group == 1)
+            weigh(step - 1);
+        gathers(step - 1);
+        products(step);
+        wg_hold(dk[0]), wg_hold(dv[0]);
+        if (group == 0)
+            weigh(step);
     }
+    if (group == 1)
+        weigh(steps - 1);
+    gathers(steps - 1);
+    wg_commit();
     wg_wait<0>();
     wg_hold(dk[0]), wg_hold(dv[0]);
     tile_each(dk, [&](int r, int col, float u, float v) {
@@ -280,7 +325,5 @@ bool attn_wg_bwd(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf1
     const int dim = MAX(x.kdim, x.vdim);
     if (x.longest <= 64 || dim <= 32 || dim > 128)
         return false;
-    if (getenv("TUNE_BN"))
-        return run_wg<128, 64>(be, x, d);
-    return dim > 64 ? run_wg<128, 128>(be, x, d) : run_wg<64, 128>(be, x, d);
+    return dim > 64 ? run_wg<128, 64>(be, x, d) : run_wg<64, 64>(be, x, d);
 }

@@ -177,137 +177,141 @@ template <typename T, int KD, int VB, int STAGES> struct scan_smem {
     T s[KD * tile_ld<T>(VB)], w[C * tile_ld<T>(VB)], vn[C * tile_ld<T>(VB)], vt[C * tile_ld<T>(VB)];
 };
 
-template <typename T, int KD, int VB>
+/* What 128 loading threads fetch of a chunk, in three parts of about the same size: one for each phase of a step, since all warps meet between phases. */
+enum { LOAD_K = 1, LOAD_Q = 2, LOAD_REST = 4, LOAD_ALL = 7 };
+template <int PARTS, typename T, int KD, int VB>
 static __device__ __forceinline__ void scan_load(scan_stage<T, KD, VB> &s, const gdn_in<T> &x, const gdn_pre<T> &pre, gdn_chunk_at at, int head, int v0, bool want_q)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB);
-    const int tid = threadIdx.x - 256;
+    const int tid = threadIdx.x - 512;
     const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim, out = at.slot * x.hv + head;
-    tile_load<C, KD, 128>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
-    tile_load<C, C, 128>(s.ag, LC, pre.ag + out * C * C, C, C, C, true, tid);
-    tile_load<C, VB, 128>(s.v, LV, x.v + (at.row * x.hv + head) * x.vdim + v0, (int64_t)x.hv * x.vdim, at.n, x.vdim - v0, x.vecv, tid);
-    if (want_q) {
+    if (PARTS & LOAD_K)
+        tile_load<C, KD, 128>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
+    if ((PARTS & LOAD_Q) && want_q)
         tile_load<C, KD, 128>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
-        tile_load<C, C, 128>(s.p, LC, pre.p + out * C * C, C, C, C, true, tid);
+    if (PARTS & LOAD_REST) {
+        tile_load<C, C, 128>(s.ag, LC, pre.ag + out * C * C, C, C, C, true, tid);
+        tile_load<C, VB, 128>(s.v, LV, x.v + (at.row * x.hv + head) * x.vdim + v0, (int64_t)x.hv * x.vdim, at.n, x.vdim - v0, x.vecv, tid);
+        if (want_q)
+            tile_load<C, C, 128>(s.p, LC, pre.p + out * C * C, C, C, C, true, tid);
+        if (tid < 2 * C / 4)
+            cp_async16(s.gates + 4 * tid, pre.gates + out * 2 * C + 4 * tid, true);
     }
-    if (tid < 2 * C / 4)
-        cp_async16(s.gates + 4 * tid, pre.gates + out * 2 * C + 4 * tid, true);
+}
+
+/* A share of 16 rows of a state's fragments: element i of [NT][4] at (row, column). */
+static __device__ __forceinline__ int frag_row(int i)
+{
+    return (i & 2) * 4 + ((threadIdx.x & 31) >> 2);
+}
+static __device__ __forceinline__ int frag_col(int i)
+{
+    return 8 * (i / 4) + 2 * (threadIdx.x & 3) + (i & 1);
 }
 
 /*
- * One block of VB value columns of one head of one sequence. 12 warps: 0 to 3 carry the chain U = K S, V' = Ag (V - gamma U), S = decay S + K^T (tail V'); 4 to 7 follow with
- * the output O = s gamma (Q S) + P V' and save S; 8 to 11 load the next chunk.
+ * One block of VB value columns of one head of one sequence. 20 warps: 0 to 7 carry the chain U = K S, V' = Ag (V - gamma U), S = decay S + K^T (tail V'); 8 to 15 follow with
+ * the output O = s gamma (Q S) + P V' and save S; 16 to 19 load. Tokens: 4 blocks of 16 rows x 2 halves of the columns; the state: KD / 16 blocks of rows.
  */
 template <typename T, int KD, int VB, int STAGES>
-static __global__ void __launch_bounds__(384) gdn_scan_kernel(gdn_in<T> x, gdn_pre<T> pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
+static __global__ void __launch_bounds__(640) gdn_scan_kernel(gdn_in<T> x, gdn_pre<T> pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
 {
-    constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NT = VB / 8, MS = KD / 64;
+    constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NT = VB / 16, SN = KD == 128 ? VB / 8 : VB / 16;
     extern __shared__ __align__(16) unsigned char raw[];
     scan_smem<T, KD, VB, STAGES> &m = *(scan_smem<T, KD, VB, STAGES> *)raw;
-    const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, row0 = 16 * (warp & 3);
+    const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, role = tid >> 8, wr = (tid >> 5) & 7, row0 = 16 * (wr & 3), cv = (wr >> 2) * (VB / 2);
+    const int srow = KD == 128 ? 16 * wr : row0, sc = KD == 128 ? 0 : cv;
     const int first = x.q_off[seq], len = x.q_off[seq + 1] - first, chunks = (len + C - 1) / C, cols = min(VB, x.vdim - v0);
-    const int64_t state = ((int64_t)seq * x.hv + head) * x.kdim * x.vdim + v0, hs0 = (hs.p ? gdn_first_chunk(x.q_off, seq) : 0) * x.hv + head;
+    const int64_t state = ((int64_t)seq * x.hv + head) * x.kdim * x.vdim + v0, hs0 = (hs.p ? gdn_first_chunk(x.q_off, seq) : 0) * x.hv + head, ldv = (int64_t)x.hv * x.vdim;
     const bool vech = x.vecv && aligned16(hs.p);
-    float sa[MS][NT][4]; /* warps 0 to 3: rows 16 MS warp .. of the state */
+    float sa[1][SN][4]; /* role 0: rows srow .. of the state, columns sc .. */
     tile_zero(sa);
-    if (warp < 4) {
+    if (role == 0) {
 #pragma unroll
-        for (int i = 0; i < MS * NT * 4; i++) {
-            int r = 16 * MS * warp + 16 * (i / 4 / NT) + (i & 2) * 4 + ((tid & 31) >> 2), c = 8 * (i / 4 % NT) + 2 * (tid & 3) + (i & 1);
+        for (int i = 0; i < SN * 4; i++) {
+            const int r = srow + frag_row(i), c = sc + frag_col(i);
             if (s_in && r < x.kdim && c < cols)
-                sa[i / 4 / NT][i / 4 % NT][i & 3] = s_in[state + (int64_t)r * x.vdim + c];
+                sa[0][i / 4][i & 3] = s_in[state + (int64_t)r * x.vdim + c];
         }
-        tile_each(sa, [&](int r, int c, float u, float v) { st2(m.s + (16 * MS * warp + r) * LV + c, u, v); });
+        tile_each(sa, [&](int r, int c, float u, float v) { st2(m.s + (srow + r) * LV + sc + c, u, v); });
     }
-    if (warp >= 8)
+    if (role == 2)
 #pragma unroll
         for (int ch = 0; ch < STAGES - (STAGES > 1); ch++) {
             if (ch < chunks)
-                scan_load(m.stage[ch], x, pre, gdn_nth(first, len, seq, ch), head, v0, o != NULL);
+                scan_load<LOAD_ALL>(m.stage[ch], x, pre, gdn_nth(first, len, seq, ch), head, v0, o != NULL);
             cp_commit();
         }
 #pragma unroll 1
     for (int ch = 0; ch < chunks; ch++) {
         const gdn_chunk_at at = gdn_nth(first, len, seq, ch);
         scan_stage<T, KD, VB> &s = m.stage[ch % STAGES];
+        const int ahead = ch + STAGES - 1;
+        const bool fetch = role == 2 && STAGES > 1 && ahead < chunks;
+        float acc[1][NT][4];
         cp_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
         __syncthreads();
-        if (STAGES > 1 && warp >= 8) {
-            if (ch + STAGES - 1 < chunks)
-                scan_load(m.stage[(ch + STAGES - 1) % STAGES], x, pre, gdn_nth(first, len, seq, ch + STAGES - 1), head, v0, o != NULL);
-            cp_commit();
-        }
-        float acc[1][NT][4];
-        tile_zero(acc);
-        if (warp < 4) {
-            tile_mm<1, NT, false, false>(acc, s.k + row0 * LK, LK, m.s, LV, KD);
+        if (fetch) {
+            scan_load<LOAD_K>(m.stage[ahead % STAGES], x, pre, gdn_nth(first, len, seq, ahead), head, v0, o != NULL);
+        } else if (role == 0) {
+            tile_zero(acc);
+            tile_mm<1, NT, false, false>(acc, s.k + row0 * LK, LK, m.s + cv, LV, KD);
             tile_each(acc, [&](int r, int c, float u, float v) {
-                float2 y = ld2(s.v + (row0 + r) * LV + c);
-                float g = s.gates[row0 + r];
-                st2(m.w + (row0 + r) * LV + c, y.x - g * u, y.y - g * v);
+                const float2 y = ld2(s.v + (row0 + r) * LV + cv + c);
+                const float g = s.gates[row0 + r];
+                st2(m.w + (row0 + r) * LV + cv + c, y.x - g * u, y.y - g * v);
             });
-        } else if (warp < 8) {
-            if (o)
-                tile_mm<1, NT, false, false>(acc, s.q + row0 * LK, LK, m.s, LV, KD);
+        } else if (role == 1 && o) {
+            tile_zero(acc);
+            tile_mm<1, NT, false, false>(acc, s.q + row0 * LK, LK, m.s + cv, LV, KD);
             tile_each(acc, [&](int r, int, float &u, float &v) {
-                float g = x.scale * s.gates[row0 + r];
+                const float g = x.scale * s.gates[row0 + r];
                 u *= g, v *= g;
             });
         }
         __syncthreads();
-        if (warp < 4) {
-            float vn[1][NT][4];
-            tile_zero(vn);
-            tile_mm<1, NT, false, false>(vn, s.ag + row0 * LC, LC, m.w, LV, row0 + 16);
-            tile_each(vn, [&](int r, int c, float u, float v) {
-                float t = s.gates[C + row0 + r];
-                st2(m.vn + (row0 + r) * LV + c, u, v);
-                st2(m.vt + (row0 + r) * LV + c, t * u, t * v);
+        if (fetch) {
+            scan_load<LOAD_Q>(m.stage[ahead % STAGES], x, pre, gdn_nth(first, len, seq, ahead), head, v0, o != NULL);
+        } else if (role == 0) {
+            tile_zero(acc);
+            tile_mm<1, NT, false, false>(acc, s.ag + row0 * LC, LC, m.w + cv, LV, row0 + 16);
+            tile_each(acc, [&](int r, int c, float u, float v) {
+                const float t = s.gates[C + row0 + r];
+                st2(m.vn + (row0 + r) * LV + cv + c, u, v);
+                st2(m.vt + (row0 + r) * LV + cv + c, t * u, t * v);
             });
-        } else if (warp < 8) {
-            if (hs.p) {
-                int64_t to = (hs0 + (int64_t)ch * x.hv) * x.kdim * x.vdim + v0;
-                if (hs.f32)
-                    tile_store<VB, 128>((float *)hs.p + to, x.vdim, m.s, LV, x.kdim, cols, vech, tid - 128);
-                else
-                    tile_store<VB, 128>((bf16 *)hs.p + to, x.vdim, m.s, LV, x.kdim, cols, vech, tid - 128);
-            }
+        } else if (role == 1 && hs.p) {
+            const int64_t to = (hs0 + (int64_t)ch * x.hv) * x.kdim * x.vdim + v0;
+            if (hs.f32)
+                tile_store<VB, 256>((float *)hs.p + to, x.vdim, m.s, LV, x.kdim, cols, vech, tid - 256);
+            else
+                tile_store<VB, 256>((bf16 *)hs.p + to, x.vdim, m.s, LV, x.kdim, cols, vech, tid - 256);
         }
         __syncthreads();
-        if (warp < 4) {
+        if (fetch) {
+            scan_load<LOAD_REST>(m.stage[ahead % STAGES], x, pre, gdn_nth(first, len, seq, ahead), head, v0, o != NULL);
+        } else if (role == 0) {
             const float decay = s.gates[C - 1]; /* beyond the last token the sums stay */
             tile_each(sa, [&](int, int, float &u, float &v) { u *= decay, v *= decay; });
-            tile_mm<MS, NT, true, false>(sa, s.k + 16 * MS * warp, LK, m.vt, LV, C);
-            tile_each(sa, [&](int r, int c, float u, float v) { st2(m.s + (16 * MS * warp + r) * LV + c, u, v); });
-        } else if (o && warp < 8) {
-            tile_mm<1, NT, false, false>(acc, s.p + row0 * LC, LC, m.vn, LV, row0 + 16);
-            T *to = o + (at.row * x.hv + head) * x.vdim + v0;
-            tile_each(acc, [&](int r, int c, float u, float v) {
-                T *y = to + (int64_t)(row0 + r) * x.hv * x.vdim + c;
-                if (row0 + r < at.n && x.vecv) {
-                    if (c < cols)
-                        st2(y, u, v);
-                } else if (row0 + r < at.n) {
-                    if (c < cols)
-                        st(y, u);
-                    if (c + 1 < cols)
-                        st(y + 1, v);
-                }
-            });
+            tile_mm<1, SN, true, false>(sa, s.k + srow, LK, m.vt + sc, LV, C);
+            tile_each(sa, [&](int r, int c, float u, float v) { st2(m.s + (srow + r) * LV + sc + c, u, v); });
+        } else if (role == 1 && o) {
+            tile_mm<1, NT, false, false>(acc, s.p + row0 * LC, LC, m.vn + cv, LV, row0 + 16);
+            gdn_rows_out<T, NT>(acc, o + (at.row * x.hv + head) * x.vdim + v0 + cv, ldv, row0, at.n, cols - cv, x.vecv);
         }
         if (STAGES == 1 && ch + 1 < chunks) {
             __syncthreads();
-            if (warp >= 8)
-                scan_load(m.stage[0], x, pre, gdn_nth(first, len, seq, ch + 1), head, v0, o != NULL);
-            cp_commit();
+            if (role == 2)
+                scan_load<LOAD_ALL>(m.stage[0], x, pre, gdn_nth(first, len, seq, ch + 1), head, v0, o != NULL);
         }
+        cp_commit();
     }
-    if (s_out && warp < 4)
+    if (s_out && role == 0)
 #pragma unroll
-        for (int i = 0; i < MS * NT * 4; i++) {
-            int r = 16 * MS * warp + 16 * (i / 4 / NT) + (i & 2) * 4 + ((tid & 31) >> 2), c = 8 * (i / 4 % NT) + 2 * (tid & 3) + (i & 1);
+        for (int i = 0; i < SN * 4; i++) {
+            const int r = srow + frag_row(i), c = sc + frag_col(i);
             if (r < x.kdim && c < cols)
-                s_out[state + (int64_t)r * x.vdim + c] = sa[i / 4 / NT][i / 4 % NT][i & 3];
+                s_out[state + (int64_t)r * x.vdim + c] = sa[0][i / 4][i & 3];
         }
 }
 
@@ -317,7 +321,7 @@ static void launch_scan(struct backend *be, const gdn_in<T> &x, const gdn_pre<T>
     constexpr int VB = 32, STAGES = sizeof(T) == 2 ? 3 : 1;
     size_t bytes = sizeof(scan_smem<T, KD, VB, STAGES>);
     if (tile_allow_smem(be, gdn_scan_kernel<T, KD, VB, STAGES>, bytes))
-        gdn_scan_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 384, bytes, cuda_of(be)->stream>>>(x, pre, o, s_in, s_out, hs);
+        gdn_scan_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 640, bytes, cuda_of(be)->stream>>>(x, pre, o, s_in, s_out, hs);
 }
 template <typename T>
 void gdn_run_scan(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, T *o, const float *s_in, float *s_out, gdn_saved hs)

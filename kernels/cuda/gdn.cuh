@@ -86,6 +86,23 @@ static __device__ __forceinline__ float gdn_since(const float *hi, const float *
     return (hi[i] - hi[j]) + (lo[i] - lo[j]);
 }
 
+/* Rows of a fragment to global memory: row stride ld, rows below n, columns below cols. */
+template <typename T, int NT> static __device__ __forceinline__ void gdn_rows_out(float (&c)[1][NT][4], T *to, int64_t ld_to, int row0, int n, int cols, bool vec)
+{
+    tile_each(c, [&](int r, int col, float u, float v) {
+        T *y = to + (int64_t)(row0 + r) * ld_to + col;
+        if (row0 + r >= n || col >= cols)
+            return;
+        if (vec) {
+            st2(y, u, v);
+        } else {
+            st(y, u);
+            if (col + 1 < cols)
+                st(y + 1, v);
+        }
+    });
+}
+
 /* Fills x from a descriptor; false (sticky error set) when the op cannot be done. */
 template <typename T, typename D> static bool gdn_in_of(struct backend *be, gdn_in<T> *x, const D *d, const char *op)
 {

@@ -32,117 +32,115 @@ template <typename T, int KD, int VB, int STAGES> struct rev_smem {
     T ds[KD * tile_ld<T>(VB)], g[C * tile_ld<T>(VB)], dvn[C * tile_ld<T>(VB)], du[C * tile_ld<T>(VB)];
 };
 
-template <typename T, int KD, int VB>
+/* In three parts, as in gdn.cu. */
+enum { LOAD_K = 1, LOAD_Q = 2, LOAD_REST = 4, LOAD_ALL = 7 };
+template <int PARTS, typename T, int KD, int VB>
 static __device__ __forceinline__ void rev_load(rev_stage<T, KD, VB> &s, const gdn_in<T> &x, const gdn_pre<T> &pre, const T *d_o, gdn_chunk_at at, int head, int v0)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB);
-    const int tid = threadIdx.x - 256;
+    const int tid = threadIdx.x - 512;
     const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim, out = at.slot * x.hv + head;
-    tile_load<C, KD, 128>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
-    tile_load<C, KD, 128>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
-    tile_load<C, C, 128>(s.ag, LC, pre.ag + out * C * C, C, C, C, true, tid);
-    tile_load<C, C, 128>(s.p, LC, pre.p + out * C * C, C, C, C, true, tid);
-    tile_load<C, VB, 128>(s.go, LV, d_o + (at.row * x.hv + head) * x.vdim + v0, (int64_t)x.hv * x.vdim, at.n, x.vdim - v0, x.vecv, tid);
-    if (tid < 2 * C / 4)
-        cp_async16(s.gates + 4 * tid, pre.gates + out * 2 * C + 4 * tid, true);
+    if (PARTS & LOAD_K)
+        tile_load<C, KD, 128>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
+    if (PARTS & LOAD_Q)
+        tile_load<C, KD, 128>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
+    if (PARTS & LOAD_REST) {
+        tile_load<C, C, 128>(s.ag, LC, pre.ag + out * C * C, C, C, C, true, tid);
+        tile_load<C, C, 128>(s.p, LC, pre.p + out * C * C, C, C, C, true, tid);
+        tile_load<C, VB, 128>(s.go, LV, d_o + (at.row * x.hv + head) * x.vdim + v0, (int64_t)x.hv * x.vdim, at.n, x.vdim - v0, x.vecv, tid);
+        if (tid < 2 * C / 4)
+            cp_async16(s.gates + 4 * tid, pre.gates + out * 2 * C + 4 * tid, true);
+    }
 }
 
-/* Rows of a fragment to global memory: row stride ld, rows below n, columns below cols. */
-template <typename T, int NT> static __device__ __forceinline__ void rows_out(float (&c)[1][NT][4], T *to, int64_t ld_to, int row0, int n, int cols, bool vec)
-{
-    tile_each(c, [&](int r, int col, float u, float v) {
-        T *y = to + (int64_t)(row0 + r) * ld_to + col;
-        if (row0 + r >= n || col >= cols)
-            return;
-        if (vec) {
-            st2(y, u, v);
-        } else {
-            st(y, u);
-            if (col + 1 < cols)
-                st(y + 1, v);
-        }
-    });
-}
-
-/* One block of VB value columns of one head of one sequence. Warps 0 to 3 carry the tokens' chain, 4 to 7 hold dS, 8 to 11 load the next chunk. */
+/*
+ * One block of VB value columns of one head of one sequence. 20 warps: 0 to 7 carry the tokens' chain (4 blocks of 16 rows x 2 halves of the columns), 8 to 15 hold dS (KD / 16
+ * blocks of rows), 16 to 19 load.
+ */
 template <typename T, int KD, int VB, int STAGES>
-static __global__ void __launch_bounds__(384) gdn_rev_kernel(gdn_in<T> x, gdn_pre<T> pre, const T *d_o, bwd_out<T> out)
+static __global__ void __launch_bounds__(640) gdn_rev_kernel(gdn_in<T> x, gdn_pre<T> pre, const T *d_o, bwd_out<T> out)
 {
-    constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NT = VB / 8, MS = KD / 64;
+    constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NT = VB / 16, SN = KD == 128 ? VB / 8 : VB / 16;
     extern __shared__ __align__(16) unsigned char raw[];
     rev_smem<T, KD, VB, STAGES> &m = *(rev_smem<T, KD, VB, STAGES> *)raw;
-    const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, row0 = 16 * (warp & 3), srow = 16 * MS * (warp & 3);
+    const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, role = tid >> 8, wr = (tid >> 5) & 7, row0 = 16 * (wr & 3), cv = (wr >> 2) * (VB / 2);
+    const int srow = KD == 128 ? 16 * wr : row0, sc = KD == 128 ? 0 : cv;
     const int first = x.q_off[seq], len = x.q_off[seq + 1] - first, chunks = (len + C - 1) / C, cols = min(VB, x.vdim - v0);
     const int64_t ldv = (int64_t)x.hv * x.vdim;
-    float sa[MS][NT][4];
+    float sa[1][SN][4]; /* role 1: rows srow .. of dS, columns sc .. */
     tile_zero(sa);
-    for (int i = tid; i < KD * LV; i += 384)
+    for (int i = tid; i < KD * LV; i += 640)
         st(m.ds + i, 0.0f);
-    if (warp >= 8)
+    if (role == 2)
 #pragma unroll
         for (int i = 0; i < STAGES - (STAGES > 1); i++) {
             if (i < chunks)
-                rev_load(m.stage[i], x, pre, d_o, gdn_nth(first, len, seq, chunks - 1 - i), head, v0);
+                rev_load<LOAD_ALL>(m.stage[i], x, pre, d_o, gdn_nth(first, len, seq, chunks - 1 - i), head, v0);
             cp_commit();
         }
 #pragma unroll 1
     for (int ch = chunks - 1, turn = 0; ch >= 0; ch--, turn++) {
         const gdn_chunk_at at = gdn_nth(first, len, seq, ch);
         rev_stage<T, KD, VB> &s = m.stage[turn % STAGES];
-        cp_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
-        __syncthreads();
-        if (STAGES > 1 && warp >= 8) {
-            if (ch >= STAGES - 1)
-                rev_load(m.stage[(turn + STAGES - 1) % STAGES], x, pre, d_o, gdn_nth(first, len, seq, ch - (STAGES - 1)), head, v0);
-            cp_commit();
-        }
+        const int ahead = ch - (STAGES - 1);
+        const bool fetch = role == 2 && STAGES > 1 && ahead >= 0;
         float acc[1][NT][4];
         const int64_t rows = (at.row * x.hv + head) * x.vdim + v0;
-        if (warp < 4) {
+        cp_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
+        __syncthreads();
+        if (fetch) {
+            rev_load<LOAD_K>(m.stage[(turn + STAGES - 1) % STAGES], x, pre, d_o, gdn_nth(first, len, seq, ahead), head, v0);
+        } else if (role == 0) {
             tile_zero(acc);
-            tile_mm<1, NT, false, false>(acc, s.k + row0 * LK, LK, m.ds, LV, KD);
+            tile_mm<1, NT, false, false>(acc, s.k + row0 * LK, LK, m.ds + cv, LV, KD);
             tile_each(acc, [&](int r, int, float &u, float &v) {
-                float t = s.gates[C + row0 + r];
+                const float t = s.gates[C + row0 + r];
                 u *= t, v *= t;
             });
-            tile_mm<1, NT, true, false>(acc, s.p + row0 * LC + row0, LC, s.go + row0 * LV, LV, C - row0); /* P^T: rows above the diagonal are zero */
-            tile_each(acc, [&](int r, int c, float u, float v) { st2(m.dvn + (row0 + r) * LV + c, u, v); });
-            rows_out<T, NT>(acc, out.dvn + rows, ldv, row0, at.n, cols, x.vecv);
-        } else if (warp < 8) {
-            const int t = tid - 128;
-            for (int i = t; i < C * VB / 2; i += 128) {
-                int r = i / (VB / 2), c = i % (VB / 2) * 2;
-                float f = x.scale * s.gates[r];
-                float2 y = ld2(s.go + r * LV + c);
+            tile_mm<1, NT, true, false>(acc, s.p + row0 * LC + row0, LC, s.go + row0 * LV + cv, LV, C - row0); /* P^T: rows above the diagonal are zero */
+            tile_each(acc, [&](int r, int c, float u, float v) { st2(m.dvn + (row0 + r) * LV + cv + c, u, v); });
+        } else if (role == 1) {
+            const int t = tid - 256;
+#pragma unroll
+            for (int i = t; i < C * VB / 2; i += 256) {
+                const int r = i / (VB / 2), c = i % (VB / 2) * 2;
+                const float f = x.scale * s.gates[r];
+                const float2 y = ld2(s.go + r * LV + c);
                 st2(m.g + r * LV + c, f * y.x, f * y.y);
             }
-            tile_store<VB, 128>(out.ds + (at.slot * x.hv + head) * x.kdim * x.vdim + v0, x.vdim, m.ds, LV, x.kdim, cols, x.vecv, t);
+            tile_store<VB, 256>(out.ds + (at.slot * x.hv + head) * x.kdim * x.vdim + v0, x.vdim, m.ds, LV, x.kdim, cols, x.vecv, t);
         }
         __syncthreads();
-        if (warp < 4) {
+        if (fetch) {
+            rev_load<LOAD_Q>(m.stage[(turn + STAGES - 1) % STAGES], x, pre, d_o, gdn_nth(first, len, seq, ahead), head, v0);
+        } else if (role == 0) {
+            gdn_rows_out<T, NT>(acc, out.dvn + rows + cv, ldv, row0, at.n, cols - cv, x.vecv);
             tile_zero(acc);
-            tile_mm<1, NT, true, false>(acc, s.ag + row0 * LC + row0, LC, m.dvn + row0 * LV, LV, C - row0);
-            rows_out<T, NT>(acc, out.dv + rows, ldv, row0, at.n, cols, x.vecv);
+            tile_mm<1, NT, true, false>(acc, s.ag + row0 * LC + row0, LC, m.dvn + row0 * LV + cv, LV, C - row0);
             tile_each(acc, [&](int r, int c, float u, float v) {
-                float g = -s.gates[row0 + r];
-                st2(m.du + (row0 + r) * LV + c, g * u, g * v);
+                const float g = -s.gates[row0 + r];
+                st2(m.du + (row0 + r) * LV + cv + c, g * u, g * v);
             });
-        } else if (warp < 8) {
+        } else if (role == 1) {
             const float decay = s.gates[C - 1];
             tile_each(sa, [&](int, int, float &u, float &v) { u *= decay, v *= decay; });
-            tile_mm<MS, NT, true, false>(sa, s.q + srow, LK, m.g, LV, C);
+            tile_mm<1, SN, true, false>(sa, s.q + srow, LK, m.g + sc, LV, C);
         }
         __syncthreads();
-        if (warp >= 4 && warp < 8) {
-            tile_mm<MS, NT, true, false>(sa, s.k + srow, LK, m.du, LV, C);
-            tile_each(sa, [&](int r, int c, float u, float v) { st2(m.ds + (srow + r) * LV + c, u, v); });
+        if (fetch) {
+            rev_load<LOAD_REST>(m.stage[(turn + STAGES - 1) % STAGES], x, pre, d_o, gdn_nth(first, len, seq, ahead), head, v0);
+        } else if (role == 0) {
+            gdn_rows_out<T, NT>(acc, out.dv + rows + cv, ldv, row0, at.n, cols - cv, x.vecv);
+        } else if (role == 1) {
+            tile_mm<1, SN, true, false>(sa, s.k + srow, LK, m.du + sc, LV, C);
+            tile_each(sa, [&](int r, int c, float u, float v) { st2(m.ds + (srow + r) * LV + sc + c, u, v); });
         }
         if (STAGES == 1 && ch) {
             __syncthreads();
-            if (warp >= 8)
-                rev_load(m.stage[0], x, pre, d_o, gdn_nth(first, len, seq, ch - 1), head, v0);
-            cp_commit();
+            if (role == 2)
+                rev_load<LOAD_ALL>(m.stage[0], x, pre, d_o, gdn_nth(first, len, seq, ch - 1), head, v0);
         }
+        cp_commit();
     }
 }
 
@@ -435,11 +433,11 @@ static __global__ void __launch_bounds__(REST_THREADS, 1) gdn_rest_kernel(gdn_in
     tile_mm<1, NK, true, false>(r.dk, m.ag + row0 * LC + row0, LC, m.k + row0 * LK + ck, LK, C - row0);
     if (out.dq_part) {
         const int64_t to = (at.row * x.hv + head) * x.kdim + ck, ld_to = (int64_t)x.hv * x.kdim;
-        rows_out<float, NK>(r.dq, out.dq_part + to, ld_to, row0, at.n, x.kdim - ck, x.veck);
-        rows_out<float, NK>(r.dk, out.dk_part + to, ld_to, row0, at.n, x.kdim - ck, x.veck);
+        gdn_rows_out<float, NK>(r.dq, out.dq_part + to, ld_to, row0, at.n, x.kdim - ck, x.veck);
+        gdn_rows_out<float, NK>(r.dk, out.dk_part + to, ld_to, row0, at.n, x.kdim - ck, x.veck);
     } else {
-        rows_out<T, NK>(r.dq, out.dq + from + ck, ldk, row0, at.n, x.kdim - ck, x.veck);
-        rows_out<T, NK>(r.dk, out.dk + from + ck, ldk, row0, at.n, x.kdim - ck, x.veck);
+        gdn_rows_out<T, NK>(r.dq, out.dq + from + ck, ldk, row0, at.n, x.kdim - ck, x.veck);
+        gdn_rows_out<T, NK>(r.dk, out.dk + from + ck, ldk, row0, at.n, x.kdim - ck, x.veck);
     }
     if (warp == 0)
         rest_tokens(m, x, out, at, head, dsum);
@@ -466,7 +464,7 @@ static void launch_bwd(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> 
     size_t rev = sizeof(rev_smem<T, KD, VB, STAGES>), rest = sizeof(rest_smem<T, KD, VR, HALVES>);
     if (!tile_allow_smem(be, gdn_rev_kernel<T, KD, VB, STAGES>, rev) || !tile_allow_smem(be, gdn_rest_kernel<T, KD, VR, HALVES>, rest))
         return;
-    gdn_rev_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 384, rev, stream>>>(x, pre, d_o, out);
+    gdn_rev_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 640, rev, stream>>>(x, pre, d_o, out);
     gdn_rest_kernel<T, KD, VR, HALVES><<<dim3(x.longest, x.hv, x.n), REST_THREADS, rest, stream>>>(x, pre, d_o, ainv, hs, out);
 }
 
