@@ -182,13 +182,20 @@ static __device__ __noinline__ void tile_store_slow(F *to, int64_t ld_to, const 
 template <int ROWS, int COLS, int THREADS, typename T, typename F>
 static __device__ __forceinline__ void tile_load(T *to, int ldt, const F *from, int64_t ld_from, int n, int cols, bool vec, int tid)
 {
-    constexpr int V = VEC<T>::n;
+    constexpr int V = VEC<T>::n, U = COLS / V, STEP = THREADS / U;
+    static_assert(THREADS % U == 0, "a thread keeps its column");
     if (vec && sizeof(F) == sizeof(T)) {
-#pragma unroll 4
-        for (int u = tid; u < ROWS * (COLS / V); u += THREADS) {
-            int r = u / (COLS / V), c = u % (COLS / V) * V;
-            bool on = r < n && c < cols;
-            cp_async16(to + r * ldt + c, on ? from + r * ld_from + c : from, on);
+        const int r0 = tid / U, c = tid % U * V;
+        const unsigned addr = smem_addr(to + r0 * ldt + c);
+        const F *p = from + r0 * ld_from + c;
+        const int rows = c < cols ? n - r0 : 0;
+#pragma unroll
+        for (int i = 0; i < ROWS; i += STEP) {
+            if (ROWS % STEP == 0 || r0 + i < ROWS) {
+                const int bytes = i < rows ? 16 : 0; /* none: the address is not looked at */
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(addr + i * ldt * (int)sizeof(T)), "l"(p), "r"(bytes) : "memory");
+            }
+            p += STEP * ld_from;
         }
     } else {
         tile_load_slow(to, ldt, from, ld_from, ROWS, COLS, n, cols, tid, THREADS);
@@ -200,12 +207,17 @@ static __device__ __forceinline__ void tile_store(F *to, int64_t ld_to, const T 
 {
     constexpr int V = VEC<T>::n;
     if (vec && sizeof(F) == sizeof(T)) {
+        constexpr int U = COLS / V, STEP = THREADS / U;
+        const int r0 = tid / U, c = tid % U * V;
+        F *p = to + r0 * ld_to + c;
+        const T *q = from + r0 * ldt + c;
+        if (c < cols)
 #pragma unroll 2
-        for (int u = tid; u < n * (COLS / V); u += THREADS) {
-            int r = u / (COLS / V), c = u % (COLS / V) * V;
-            if (c < cols)
-                *(uint4 *)(to + r * ld_to + c) = *(const uint4 *)(from + r * ldt + c);
-        }
+            for (int r = r0; r < n; r += STEP) {
+                *(uint4 *)p = *(const uint4 *)q;
+                p += STEP * ld_to;
+                q += STEP * ldt;
+            }
     } else {
         tile_store_slow(to, ld_to, from, ldt, n, min(cols, COLS), tid, THREADS);
     }
