@@ -44,6 +44,16 @@ bool infer_shape(const char *name, struct mcfg *c)
     return false;
 }
 
+int infer_model(struct model **m, struct backend *be, const char *path_or_shape, uint64_t seed, struct err *e)
+{
+    struct mcfg c;
+    struct model_open_opts mo = {0};
+    struct init_normal init = {.seed = seed, .std = 0.02, .pool = be->pool};
+    if (infer_shape(path_or_shape, &c))
+        return model_new(m, be, &c, model_init_normal, &init, e);
+    return model_open(m, be, path_or_shape, &mo, e);
+}
+
 /* ---- timing ---- */
 
 struct inferer {

@@ -31,6 +31,8 @@ int bench_infer(struct model *m, const struct infer_opts *o, struct infer_run *o
 
 /* "qwen2.5-0.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b", "llama-3.2-1b", "smollm2-135m": the shape's configuration; false for another name. */
 bool infer_shape(const char *name, struct mcfg *c);
+/* A model by path, or by the name of a shape with random weights. */
+int infer_model(struct model **m, struct backend *be, const char *path_or_shape, uint64_t seed, struct err *e);
 const char *const *infer_shape_names(void);
 
 int bench_cmd_infer(int argc, char **argv, struct err *e);

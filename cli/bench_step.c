@@ -8,6 +8,7 @@
 #include "core/prog.h"
 #include "core/rng.h"
 #include "dash/stream.h"
+#include "kernels/host.h"
 
 /* ---- time by op ---- */
 
@@ -53,22 +54,23 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* One warm-up, BENCH_REPS timed calls, and one more call with times by op (which on a GPU waits after every op). */
+/* One warm-up, the timed calls, and one more call with times by op (which on a GPU waits after every op). */
 static int repeat(struct backend *be, int (*call)(void *ctx, struct err *e), void *ctx, struct bench_run *out, struct err *e)
 {
-    double t[BENCH_REPS];
+    double t[BENCH_REPS_DEVICE];
     struct op_timer timer;
+    const int reps = out->reps = be_is_host(be) ? BENCH_REPS : BENCH_REPS_DEVICE;
     TRY(call(ctx, e));
     double flops = be->flops;
-    for (int i = 0; i < BENCH_REPS; i++) {
+    for (int i = 0; i < reps; i++) {
         double start = now_s();
         TRY(call(ctx, e));
         TRY(be_sync(be, e));
         t[i] = now_s() - start;
     }
-    out->flops = (be->flops - flops) / BENCH_REPS;
-    qsort(t, BENCH_REPS, sizeof *t, by_value);
-    out->time_s = t[BENCH_REPS / 2];
+    out->flops = (be->flops - flops) / reps;
+    qsort(t, (size_t)reps, sizeof *t, by_value);
+    out->time_s = t[reps / 2];
     out->best_s = t[0];
     timer_on(&timer, be);
     int rc = call(ctx, e);
@@ -131,6 +133,8 @@ static int make_cache(struct stepper *s, struct err *e)
     size_t bytes = (size_t)(s->R * D) * sizeof(float);
     TRY(stream_open(&s->st, s->be, &s->shard, s->teacher, NULL, s->o->rows, 1, e));
     TRY(stream_set(&s->st, s->row, (int)s->o->rows, e));
+    if (s->o->teacher && s->o->stage != 1) /* the stream that is open stays */
+        return 0;
     float *h = malloc(bytes);
     if (!h)
         return err_nomem(e, bytes, "hidden rows");
@@ -140,14 +144,14 @@ static int make_cache(struct stepper *s, struct err *e)
     return stream_open(&s->st, s->be, &s->shard, s->teacher, &s->cache, s->o->rows, 1, e);
 }
 
-/* Stage 3: Full attention at every fifth layer (0, 5, 10 of the tiny teacher), GDN elsewhere. Stage 2: both in every layer. */
+/* Stage 3: Full attention at every fifth layer (0, 5, 10 of the tiny teacher), GDN elsewhere. Stage 2: both in every layer but the first, as DASH searches. */
 static int make_student(struct stepper *s, struct err *e)
 {
     unsigned ops[MCFG_MAX_LAYERS];
     bool search = s->o->stage == 2;
     for (int64_t l = 0; l < s->teacher->cfg.L; l++)
-        ops[l] = search ? MIX_BIT(MIX_FULL) | MIX_BIT(MIX_GDN) : l % 5 == 0 ? MIX_BIT(MIX_FULL) : MIX_BIT(MIX_GDN);
-    struct assemble_opts as = {.ops = ops, .copy = !search};
+        ops[l] = search ? MIX_BIT(MIX_FULL) | (l ? MIX_BIT(MIX_GDN) : 0) | (l && s->o->window ? MIX_BIT(MIX_WINDOW) : 0) : l % 5 == 0 ? MIX_BIT(MIX_FULL) : MIX_BIT(MIX_GDN);
+    struct assemble_opts as = {.ops = ops, .window = s->o->window, .copy = !search};
     TRY(model_assemble(&s->student, s->teacher, s->lin, &as, e));
     if (search)
         return be_view(s->be, s->be->stat, s->teacher->cfg.L * MIX_N_KINDS, &s->dp, e);

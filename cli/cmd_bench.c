@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/bench_infer.h"
+#include "cli/bench_infer.h"
 #include "cli/bench_ruler.h"
 #include "cli/bench_step.h"
 #include "cli/ids.h"
@@ -14,8 +15,11 @@
 #include "core/jwrite.h"
 #include "core/log.h"
 #include "kernels/bench.h"
+#include "kernels/host.h"
 
-#define GEMM_SHAPE "m=512,n=1536,k=576" /* the product whose rate steps and prefill are measured against */
+/* The product whose rate steps and prefill are measured against, on the host and on a device. */
+#define GEMM_SHAPE "m=512,n=1536,k=576"
+#define GEMM_SHAPE_DEVICE "m=8192,n=11008,k=2048"
 static const char *const compare_words[] = {"openblas", NULL};
 
 /* Where results go: a table, or the members of a JSON object that is printed at the end. */
@@ -189,6 +193,11 @@ static int bench_cmd_op(int argc, char **argv, struct err *e)
 
 /* ---- steps and prefill ---- */
 
+static const char *gemm_shape(const struct bench *b)
+{
+    return be_is_host(b->rt.be) ? GEMM_SHAPE : GEMM_SHAPE_DEVICE;
+}
+
 static void gemm_rate(void *ctx, const struct bench_row *r)
 {
     struct bench *b = ctx;
@@ -198,7 +207,7 @@ static void gemm_rate(void *ctx, const struct bench_row *r)
 /* The rate of the product, before and after what is measured against it: a clock or a neighbour that changes meanwhile shows as the higher bar. */
 static int measure_gemm(struct bench *b, struct err *e)
 {
-    struct bench_opts o = {.op = "gemm", .shape = GEMM_SHAPE, .seconds = 0.5, .no_check = true, .seed = (uint64_t)b->c.seed};
+    struct bench_opts o = {.op = "gemm", .shape = gemm_shape(b), .seconds = 0.5, .no_check = true, .seed = (uint64_t)b->c.seed};
     return bench_op(b->rt.be, &o, NULL, NULL, gemm_rate, b, e);
 }
 
@@ -254,20 +263,19 @@ static void print_run(struct bench *b, const char *key, const char *title, const
     jw_kf64(&b->w, "peak_bytes", r->peak_bytes);
     kopt(&b->w, "value", r->value);
     if (!b->c.json)
-        printf("%s: %.1f ms (best of %d %.1f), %.0f tokens/s, %.2f GFLOP counted, %.1f GFLOP/s = %.1f %% of the product's %.1f (" GEMM_SHAPE "), %.0f MiB, value %.6g\n", title,
-               1e3 * r->time_s, BENCH_REPS, 1e3 * r->best_s, r->tokens / r->time_s, 1e-9 * r->flops, rate, 100 * run_share(b, r), b->gemm, r->peak_bytes / 1048576, r->value);
+        printf("%s: %.1f ms (best of %d %.1f), %.0f tokens/s, %.2f GFLOP counted, %.1f GFLOP/s = %.1f %% of the product's %.1f (%s), %.0f MiB, value %.6g\n", title,
+               1e3 * r->time_s, r->reps, 1e3 * r->best_s, r->tokens / r->time_s, 1e-9 * r->flops, rate, 100 * run_share(b, r), b->gemm, gemm_shape(b), r->peak_bytes / 1048576, r->value);
     run_parts(b, r);
     jw_end_obj(&b->w);
     fflush(stdout);
 }
 
-static int open_model(struct model **m, struct backend *be, const char *path, struct err *e)
+static int open_model(struct model **m, struct backend *be, const char *path, uint64_t seed, struct err *e)
 {
     char bundled[1024];
-    struct model_open_opts mo = {0};
     if (!path)
         TRY(cli_bundled(bundled, "experiments/tiny/teacher", e));
-    return model_open(m, be, path ? path : bundled, &mo, e);
+    return infer_model(m, be, path ? path : bundled, seed, e);
 }
 
 static int do_step(struct bench *b, const char *path, const struct bench_step_opts *o, double *share, struct err *e)
@@ -275,7 +283,7 @@ static int do_step(struct bench *b, const char *path, const struct bench_step_op
     struct model *m;
     struct bench_run r;
     char title[96];
-    TRY(open_model(&m, b->rt.be, path, e));
+    TRY(open_model(&m, b->rt.be, path, (uint64_t)b->c.seed, e));
     int rc = measure_gemm(b, e) || bench_step(m, o, &r, e) || measure_gemm(b, e) ? -1 : 0;
     model_close(m);
     TRY(rc);
@@ -290,7 +298,7 @@ static int do_prefill(struct bench *b, const char *path, int64_t rows, double *s
     struct model *m;
     struct bench_run r;
     char title[96];
-    TRY(open_model(&m, b->rt.be, path, e));
+    TRY(open_model(&m, b->rt.be, path, (uint64_t)b->c.seed, e));
     int rc = measure_gemm(b, e) || bench_prefill(m, rows, (uint64_t)b->c.seed, &r, e) || measure_gemm(b, e) ? -1 : 0;
     model_close(m);
     TRY(rc);
@@ -304,16 +312,19 @@ static int bench_cmd_step(int argc, char **argv, struct err *e)
 {
     struct bench b = BENCH_INIT;
     const char *model = NULL;
-    int64_t stage = 3, rows = 8, seq = 1024;
+    int64_t stage = 3, rows = 8, seq = 1024, window = 0;
+    bool teacher = false;
     double share;
-    const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH", .help = "the teacher; without it the bundled tiny one", .group = "Step"},
+    const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH|SHAPE", .help = "the teacher, or a shape with random weights (qwen2.5-3b); without it the bundled tiny one", .group = "Step"},
                                {.name = "stage", .type = OPT_I64, .dst = &stage, .arg = "1|2|3", .lo = 1, .hi = 3, .help = "align, search, distill", .group = "Step"},
                                {.name = "rows", .type = OPT_I64, .dst = &rows, .arg = "N", .lo = 1, .hi = 64, .help = "sequences in the step", .group = "Step"},
                                {.name = "seq", .type = OPT_I64, .dst = &seq, .arg = "N", .lo = 2, .hi = 1 << 20, .help = "their length", .group = "Step"},
+                               {.name = "window", .type = OPT_I64, .dst = &window, .arg = "N", .lo = 0, .hi = 1 << 20, .help = "stage 2: three operators, with this window; 0 = two", .group = "Step"},
+                               {.name = "teacher", .type = OPT_BOOL, .dst = &teacher, .help = "stages 2 and 3: the teacher runs in the step, instead of a cache of its hidden rows", .group = "Step"},
                                COMMON_OPTS(&b.c)};
     const struct cmd_spec spec = {.synopsis = "dashlab bench step [--model PATH] [--stage 1|2|3] [OPTIONS]",
-                                  .about = "One training step on random ids: time (median of 5), tokens/s, counted FLOPs over time and their share of the matrix product's rate, time by operator.",
-                                  .examples = "  dashlab bench step --stage 3", .opts = opts, .n_opts = ARRAY_LEN(opts)};
+                                  .about = "One training step on random ids: time (median of 5, on a GPU of 20), tokens/s, counted FLOPs over time and their share of the matrix product's rate, time by operator.",
+                                  .examples = "  dashlab bench step --stage 3\n  dashlab bench step --device cuda --dtype bf16 --model qwen2.5-3b --stage 2 --rows 2 --seq 4096 --teacher", .opts = opts, .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done;
     TRY(cli_parse(&spec, &b.c, argc, argv, NULL, &n, &done, e));
@@ -321,7 +332,7 @@ static int bench_cmd_step(int argc, char **argv, struct err *e)
         return 0;
     if (rows * seq > 1 << 24)
         return ERR(e, E_USAGE, "--rows %" PRId64 " times --seq %" PRId64 " is above 16777216 tokens", rows, seq);
-    struct bench_step_opts o = {.stage = (int)stage, .rows = rows, .seq = seq, .seed = (uint64_t)b.c.seed};
+    struct bench_step_opts o = {.stage = (int)stage, .rows = rows, .seq = seq, .seed = (uint64_t)b.c.seed, .window = window, .teacher = teacher};
     TRY(bench_start(&b, "step", e));
     int rc = do_step(&b, model, &o, &share, e);
     bench_end(&b, rc);

@@ -37,14 +37,9 @@ static bool parse_bytes(const char *s, double *out)
 static int open_base(struct model **m, struct infer_cmd *b, struct err *e)
 {
     char bundled[1024];
-    struct mcfg c;
-    struct model_open_opts mo = {0};
-    struct init_normal init = {.seed = (uint64_t)b->c.seed, .std = 0.02};
-    if (b->model && infer_shape(b->model, &c))
-        return model_new(m, b->rt.be, &c, model_init_normal, &init, e);
     if (!b->model)
         TRY(cli_bundled(bundled, "experiments/tiny/teacher", e));
-    if (model_open(m, b->rt.be, b->model ? b->model : bundled, &mo, e) == 0)
+    if (infer_model(m, b->rt.be, b->model ? b->model : bundled, (uint64_t)b->c.seed, e) == 0)
         return 0;
     struct str names = STR_INIT;
     for (const char *const *n = infer_shape_names(); *n; n++)

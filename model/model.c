@@ -279,12 +279,22 @@ static bool ends_with(const char *s, const char *end)
     return n >= k && !strcmp(s + n - k, end);
 }
 
-int model_init_normal(void *ctx, const struct param *p, float *w, struct err *e)
+enum { INIT_PIECE = 1 << 16 };
+struct init_piece {
+    const struct init_normal *o;
+    const struct param *p;
+    float *w;
+};
+
+static void init_piece(void *ctx, int64_t item, int worker)
 {
-    const struct init_normal *o = ctx;
+    const struct init_piece *c = ctx;
+    const struct init_normal *o = c->o;
+    const struct param *p = c->p;
+    float *w = c->w;
     uint64_t stream = param_stream(p->name);
-    UNUSED(e);
-    for (int64_t i = 0; i < p->n; i++) {
+    UNUSED(worker);
+    for (int64_t i = item * INIT_PIECE; i < MIN((item + 1) * INIT_PIECE, p->n); i++) {
         double u = ctr_uniform(o->seed, stream, (uint64_t)i);
         if (ends_with(p->name, "A_log"))
             w[i] = (float)log(fmax(16 * u, 1e-4));
@@ -298,6 +308,14 @@ int model_init_normal(void *ctx, const struct param *p, float *w, struct err *e)
         else
             w[i] = (float)(ctr_normal(o->seed, stream, (uint64_t)i) * o->std);
     }
+}
+
+int model_init_normal(void *ctx, const struct param *p, float *w, struct err *e)
+{
+    const struct init_normal *o = ctx;
+    struct init_piece c = {o, p, w};
+    UNUSED(e);
+    pool_run(o->pool, CEIL_DIV(p->n, (int64_t)INIT_PIECE), init_piece, &c);
     return 0;
 }
 

@@ -50,10 +50,11 @@ int model_open(struct model **out, struct backend *be, const char *path, const s
 /* Weights from init(ctx, param, host values out): random models for tests and training from scratch. */
 int model_new(struct model **out, struct backend *be, const struct mcfg *cfg,
               int (*init)(void *ctx, const struct param *p, float *w, struct err *e), void *ctx, struct err *e);
-/* init for model_new: normal(0, std) matrices, norms 1, biases 0, GDN as fla; ctx: uint64_t seed, double std. */
+/* init for model_new: normal(0, std) matrices, norms 1, biases 0, GDN as fla; the same values with any number of threads. */
 struct init_normal {
     uint64_t seed;
     double std;
+    struct pool *pool; /* NULL: one thread */
 };
 int model_init_normal(void *ctx, const struct param *p, float *w, struct err *e);
 void model_close(struct model *m);

@@ -81,6 +81,7 @@ run_chain() {
             mark "cpu and gpu, $1, $b" "$(verdict $?)" "largest relative difference of '$3' ${d:-?} over ${n:-0} steps (limit $limit)"
         done
     done
+    for r in cpu f32 bf16; do for f in "$tmp"/runs-$r/{align,distill}-*/out/metrics.tsv "$tmp"/runs-$r/search-*/out/log-0.tsv; do echo "$r $f"; cut -f1-4 "$f"; done; done >"$logs/losses.txt" 2>&1
     "$dir/dashlab" reproduce tests/data/device.yaml --runs "$tmp/runs-again" --out "$tmp/out-again" --quiet --device cuda --only search >"$logs/chain-again.txt" 2>&1
     cmp -s "$tmp"/runs-f32/search-*/out/log-0.tsv "$tmp"/runs-again/search-*/out/log-0.tsv
     mark "a search twice on the gpu" "$(verdict $?)" "log compared byte by byte"

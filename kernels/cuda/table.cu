@@ -89,12 +89,32 @@ static void cuda_free(struct backend *, void *p)
         (void)cudaGetLastError();
 }
 
+/* Small uploads (indices of a decoding step) travel as a kernel's argument: no wait, no staging. */
+enum { SMALL_BYTES = 3840 };
+struct small_bytes {
+    unsigned char b[SMALL_BYTES];
+};
+__global__ void put_small_kernel(unsigned char *dst, const __grid_constant__ struct small_bytes src, int n)
+{
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        dst[i] = src.b[i];
+}
+
 static void cuda_copy(struct backend *be, void *dst, const void *src, size_t bytes, enum copy_kind kind)
 {
     struct cuda_backend *c = cuda_of(be);
+    if (bytes == 0)
+        return;
     const cudaMemcpyKind k = kind == COPY_TO_DEVICE ? cudaMemcpyHostToDevice : kind == COPY_TO_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice;
-    cudaError_t rc = bytes ? cudaMemcpyAsync(dst, src, bytes, k, c->stream) : cudaSuccess;
-    if (rc == cudaSuccess && kind != COPY_ON_DEVICE) /* the host's memory is the caller's again; it may be pinned */
+    cudaError_t rc;
+    if (kind == COPY_TO_DEVICE && bytes <= SMALL_BYTES) {
+        struct small_bytes small;
+        memcpy(small.b, src, bytes);
+        put_small_kernel<<<1, 256, 0, c->stream>>>((unsigned char *)dst, small, (int)bytes);
+        rc = cudaPeekAtLastError();
+    } else
+        rc = cudaMemcpyAsync(dst, src, bytes, k, c->stream);
+    if (rc == cudaSuccess && kind == COPY_TO_HOST) /* uploads of ordinary memory have left the caller's when the call returns */
         rc = cudaStreamSynchronize(c->stream);
     if (rc == cudaSuccess)
         return;
