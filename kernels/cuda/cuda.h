@@ -33,7 +33,7 @@ extern "C" {
 
 typedef __nv_bfloat16 bf16;
 
-enum { CUDA_RETIRED = 16 };
+enum { CUDA_EXTRA = 32 };
 struct cuda_lt;
 struct cuda_backend {
     int device, sms, cc; /* cc = 10 * major + minor of the code that runs there: 90 means that sm_90a code does */
@@ -41,12 +41,12 @@ struct cuda_backend {
     int64_t l2_bytes;
     char name[64];
     cudaStream_t stream;
-    /* Workspace of the current op. */
+    /* Workspace of the current op: one block, and blocks added when that was too small, which are made one before the next op. */
     char *ws;
-    size_t ws_cap, ws_used;
-    void *retired[CUDA_RETIRED]; /* blocks outgrown during the current op, freed when the next begins */
-    size_t retired_bytes[CUDA_RETIRED];
-    int n_retired;
+    size_t ws_cap, ws_used, ws_want;
+    void *extra[CUDA_EXTRA];
+    size_t extra_bytes[CUDA_EXTRA];
+    int n_extra;
     struct cuda_lt *lt; /* gemm.cu */
     /* What is named when something fails: the op that runs, with its descriptor while it does; the first begun since the last wait. */
     const char *op, *first_op;
@@ -61,7 +61,7 @@ static inline struct cuda_backend *cuda_of(struct backend *be)
 }
 
 /* Device memory until the current op ends (more exactly, until the next begins): 256-byte aligned, not zeroed. NULL sets the sticky error:
-   return then. Pointers stay valid when later calls in the same op grow the arena. */
+   return then. Pointers stay valid when later calls in the same op add to it. */
 void *cuda_ws(struct backend *be, size_t bytes);
 template <typename T> static inline T *cuda_ws_of(struct backend *be, int64_t n)
 {

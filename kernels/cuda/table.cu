@@ -148,14 +148,45 @@ static void count_bytes(struct backend *be, int64_t bytes)
     be->mem_peak_bytes = std::max(be->mem_peak_bytes, be->mem_used_bytes);
 }
 
-static void drop_retired(struct backend *be)
+/* Between ops: blocks that were added during an op become part of one. */
+static void ws_gather(struct backend *be)
 {
     struct cuda_backend *c = cuda_of(be);
-    for (int i = 0; i < c->n_retired; i++) {
-        cuda_free(be, c->retired[i]); /* waits for the kernels that use it */
-        count_bytes(be, -(int64_t)c->retired_bytes[i]);
+    if (!c->n_extra)
+        return;
+    for (int i = 0; i < c->n_extra; i++) {
+        c->ws_want += c->extra_bytes[i];
+        count_bytes(be, -(int64_t)c->extra_bytes[i]);
+        cuda_free(be, c->extra[i]); /* waits for the kernels that use it */
     }
-    c->n_retired = 0;
+    c->ws_want += c->ws_cap;
+    count_bytes(be, -(int64_t)c->ws_cap);
+    cuda_free(be, c->ws);
+    c->ws = NULL;
+    c->ws_cap = c->ws_used = 0;
+    c->n_extra = 0;
+}
+
+static void *ws_block(struct backend *be, size_t bytes)
+{
+    struct cuda_backend *c = cuda_of(be);
+    struct err e;
+    void *p;
+    if (be->mem_limit_bytes && be->mem_used_bytes + (int64_t)bytes > be->mem_limit_bytes) {
+        be_fail(be, E_ENV, "%s: op '%s' needs %.1f MiB of workspace with %.1f MiB in use; the limit is %.1f MiB", be->desc, c->op,
+                (double)bytes / 1048576.0, (double)be->mem_used_bytes / 1048576.0, (double)be->mem_limit_bytes / 1048576.0);
+        return NULL;
+    }
+    cudaError_t rc = cudaMalloc(&p, bytes);
+    if (rc != cudaSuccess) {
+        char text[480];
+        cuda_op_text(be, text, sizeof text);
+        out_of_memory(bytes, rc, &e);
+        be_fail(be, E_ENV, "%s: %s: workspace: %s", be->desc, text, e.msg);
+        return NULL;
+    }
+    count_bytes(be, (int64_t)bytes);
+    return p;
 }
 
 void *cuda_ws(struct backend *be, size_t bytes)
@@ -164,38 +195,28 @@ void *cuda_ws(struct backend *be, size_t bytes)
     const size_t need = (bytes + 255) & ~(size_t)255;
     if (be->failed)
         return NULL;
-    if (need > c->ws_cap - c->ws_used) {
-        struct err e;
-        void *p;
-        size_t cap = std::max(c->ws_used + need, (size_t)1 << 22); /* what this op has asked for so far, in one block the next time */
-        if (c->n_retired == CUDA_RETIRED) {
-            be_fail(be, E_ENV, "op '%s' asks for workspace more often than %d times", c->op, CUDA_RETIRED);
+    if (!c->ws) {
+        const size_t cap = std::max(std::max(need, c->ws_want), (size_t)1 << 22);
+        if (!(c->ws = (char *)ws_block(be, cap)))
             return NULL;
-        }
-        if (be->mem_limit_bytes && be->mem_used_bytes + (int64_t)cap > be->mem_limit_bytes) {
-            be_fail(be, E_ENV, "%s: op '%s' needs %.1f MiB of workspace with %.1f MiB in use; the limit is %.1f MiB", be->desc, c->op,
-                    (double)cap / 1048576.0, (double)be->mem_used_bytes / 1048576.0, (double)be->mem_limit_bytes / 1048576.0);
-            return NULL;
-        }
-        cudaError_t rc = cudaMalloc(&p, cap);
-        if (rc != cudaSuccess) {
-            char text[480];
-            cuda_op_text(be, text, sizeof text);
-            out_of_memory(cap, rc, &e);
-            be_fail(be, E_ENV, "%s: %s: workspace: %s", be->desc, text, e.msg);
-            return NULL;
-        }
-        count_bytes(be, (int64_t)cap);
-        if (c->ws) {
-            c->retired[c->n_retired] = c->ws;
-            c->retired_bytes[c->n_retired++] = c->ws_cap;
-        }
-        c->ws = (char *)p; /* ws_used keeps counting, so that the block is large enough for the whole op when it comes again */
         c->ws_cap = cap;
+        c->ws_want = 0;
     }
-    void *out = c->ws + c->ws_used;
-    c->ws_used += need;
-    return out;
+    if (need <= c->ws_cap - c->ws_used) {
+        void *out = c->ws + c->ws_used;
+        c->ws_used += need;
+        return out;
+    }
+    if (c->n_extra == CUDA_EXTRA) {
+        be_fail(be, E_ENV, "op '%s' asks for workspace beyond its block more often than %d times", c->op, CUDA_EXTRA);
+        return NULL;
+    }
+    void *p = ws_block(be, need);
+    if (p) {
+        c->extra[c->n_extra] = p;
+        c->extra_bytes[c->n_extra++] = need;
+    }
+    return p;
 }
 
 /* ---- the table ---- */
@@ -203,7 +224,7 @@ void *cuda_ws(struct backend *be, size_t bytes)
 static void op_begin(struct backend *be, enum op_id id, const void *desc)
 {
     struct cuda_backend *c = cuda_of(be);
-    drop_retired(be);
+    ws_gather(be);
     c->ws_used = 0;
     c->op = op_names[id];
     c->op_id = id;
@@ -241,7 +262,7 @@ static void cuda_close(struct backend *be)
     if (c->stream)
         cudaStreamSynchronize(c->stream);
     cuda_lt_close(be);
-    drop_retired(be);
+    ws_gather(be);
     if (c->ws)
         cudaFree(c->ws);
     if (c->stream)
