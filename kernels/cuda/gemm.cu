@@ -2,10 +2,11 @@
  * Matrix products by cuBLASLt, which is found at run time, so that a binary with this backend starts on machines without it. A row-major
  * c = op(a) op(b) is the column-major c^T = op(b)^T op(a)^T: cuBLAS' A is our b, its m our n.
  *
- * Repeatability: one stream, one workspace of fixed size, no reductions with atomics, and the same algorithm every time. Candidates are timed
- * once and the winner is kept in a text file, $XDG_CACHE_HOME/dashlab/gemm-VERSION.txt (or ~/.cache/...); where no file can be written, or
- * with DASHLAB_CUDA_TUNE=0, the library's first choice is taken, which does not depend on clocks. Shapes share an algorithm when they agree in
- * the leading three bits of m, n, k, in types, transposition and alignment; products below 2^24 multiply-adds are not worth timing.
+ * Repeatability: one stream, one workspace of fixed size, no reductions with atomics, and the same algorithm every time. Candidates are
+ * timed once and the winner is kept in a text file, $XDG_CACHE_HOME/dashlab/gemm-VERSION.txt (or ~/.cache/...); where no file can be
+ * written, or with DASHLAB_CUDA_TUNE=0, the library's first choice is taken, which does not depend on clocks. Shapes share an algorithm
+ * when they agree in the leading three bits of m, n, k, in types, transposition and alignment; products below 2^24 multiply-adds are not
+ * worth timing.
  */
 #include "kernels/cuda/cuda.h"
 
@@ -21,10 +22,11 @@ static const size_t WORKSPACE = (size_t)64 << 20;
 static const double TUNE_ABOVE = 16777216.0;
 
 #define LT_FUNCS(X)                                                                                                                        \
-    X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetVersion) X(cublasLtMatmul) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)  \
-    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate)      \
-    X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic)                           \
-    X(cublasLtMatmulAlgoCheck) X(cublasLtGetStatusString)
+    X(cublasLtCreate)                                                                                                                      \
+    X(cublasLtDestroy) X(cublasLtGetVersion) X(cublasLtMatmul) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)                    \
+        X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate)   \
+            X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic)                   \
+                X(cublasLtMatmulAlgoCheck) X(cublasLtGetStatusString)
 
 struct plan_key {
     int64_t m, n, k, lda, ldb, ldc;
@@ -172,7 +174,8 @@ static bool find_library(struct cuda_lt *lt, char *why, size_t cap)
         lt->lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     }
     if (!lt->lib) {
-        snprintf(why, cap, "libcublasLt.so.%d is not there (looked along LD_LIBRARY_PATH, in $CUDA_HOME/lib64 and /usr/local/cuda/lib64)", CUBLAS_VER_MAJOR);
+        snprintf(why, cap, "libcublasLt.so.%d is not there (looked along LD_LIBRARY_PATH, in $CUDA_HOME/lib64 and /usr/local/cuda/lib64)",
+                 CUBLAS_VER_MAJOR);
         return false;
     }
 #define X(f)                                                                                                                               \
@@ -276,7 +279,8 @@ static void tuned_key(const struct backend *be, const struct plan_key *k, char k
         if (*p == ' ' || *p == '\t')
             *p = '_';
     snprintf(key, 96, "%s/%d %lld %lld %lld %s %s %x %x", dev, c->sms, (long long)three_bits(k->m), (long long)three_bits(k->n),
-             (long long)three_bits(k->k), dtype_name((enum dtype)k->ct), dtype_name((enum dtype)k->abt), (unsigned)k->flags, (unsigned)k->align);
+             (long long)three_bits(k->k), dtype_name((enum dtype)k->ct), dtype_name((enum dtype)k->abt), (unsigned)k->flags,
+             (unsigned)k->align);
 }
 
 struct run_args {
@@ -285,16 +289,18 @@ struct run_args {
     float beta;
 };
 
-static cublasStatus_t run_plan(const struct cuda_backend *c, const struct plan *p, const cublasLtMatmulAlgo_t *algo, const struct run_args *r)
+static cublasStatus_t run_plan(const struct cuda_backend *c, const struct plan *p, const cublasLtMatmulAlgo_t *algo,
+                               const struct run_args *r)
 {
     const float one = 1;
-    return c->lt->cublasLtMatmul(c->lt->handle, p->op, &one, r->d->b, p->a, r->d->a, p->b, &r->beta, r->d->c, p->c, r->out, p->c, algo, c->lt->ws,
-                                 WORKSPACE, c->stream);
+    return c->lt->cublasLtMatmul(c->lt->handle, p->op, &one, r->d->b, p->a, r->d->a, p->b, &r->beta, r->d->c, p->c, r->out, p->c, algo,
+                                 c->lt->ws, WORKSPACE, c->stream);
 }
 
 static cublasStatus_t set_bias(struct cuda_lt *lt, const struct plan *p, const struct cuda_mm *d)
 {
-    return d->bias ? lt->cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, sizeof d->bias) : CUBLAS_STATUS_SUCCESS;
+    return d->bias ? lt->cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, sizeof d->bias)
+                   : CUBLAS_STATUS_SUCCESS;
 }
 
 /* Candidates, best guess first. */
@@ -320,7 +326,8 @@ static int heuristics(struct cuda_lt *lt, const struct plan *p, cublasLtMatmulHe
 }
 
 /* Milliseconds of a candidate: the best of a few runs; negative when it fails. */
-static float time_candidate(const struct cuda_backend *c, const struct plan *p, const cublasLtMatmulAlgo_t *algo, const struct run_args *r, cudaEvent_t ev[2])
+static float time_candidate(const struct cuda_backend *c, const struct plan *p, const cublasLtMatmulAlgo_t *algo, const struct run_args *r,
+                            cudaEvent_t ev[2])
 {
     float best = -1, ms;
     for (int i = 0; i <= TIMED_RUNS; i++) {
@@ -336,8 +343,10 @@ static float time_candidate(const struct cuda_backend *c, const struct plan *p, 
     return best;
 }
 
-/* Index of the fastest candidate. The product goes to memory of its own, so that c is read as it is; without memory 0, and nothing is kept. */
-static int tune(struct backend *be, const struct plan *p, const struct cuda_mm *d, const cublasLtMatmulHeuristicResult_t *cand, int n, bool *timed)
+/* Index of the fastest candidate. The product goes to memory of its own, so that c is read as it is; without memory 0, and nothing is kept.
+ */
+static int tune(struct backend *be, const struct plan *p, const struct cuda_mm *d, const cublasLtMatmulHeuristicResult_t *cand, int n,
+                bool *timed)
 {
     struct cuda_backend *c = cuda_of(be);
     struct run_args r = {d, NULL, d->accumulate ? 1.0f : 0.0f};

@@ -1,8 +1,8 @@
 /*
- * The linear head with cross-entropy and with KL [kernels.md 4.3], and the largest k of a row. Rows go in chunks of up to 1024: logits of a chunk
- * in float by a matrix product (16-bit operands, float sums; rounding logits to bf16 would put a floor under the KL), statistics of each row,
- * then value and dz in a second pass, then dh = dz W and dW += dz^T h. So there are never float logits of more than one chunk. dz takes the
- * type of the activations; in float it replaces the student's logits.
+ * The linear head with cross-entropy and with KL [kernels.md 4.3], and the largest k of a row. Rows go in chunks of up to 1024: logits of a
+ * chunk in float by a matrix product (16-bit operands, float sums; rounding logits to bf16 would put a floor under the KL), statistics of
+ * each row, then value and dz in a second pass, then dh = dz W and dW += dz^T h. So there are never float logits of more than one chunk. dz
+ * takes the type of the activations; in float it replaces the student's logits.
  */
 #include "kernels/cuda/vec.h"
 
@@ -14,18 +14,21 @@ struct head {
     int splits;               /* blocks that share a row */
     int64_t per_split;        /* columns of each, a multiple of 8 */
     float *z[2], *lse[2];
-    float2 *part;             /* [z][rows][splits]: maximum, sum of exp(. - maximum) */
-    int32_t *part_arg;        /* [rows][splits] */
-    float *part_kl;           /* [rows][splits] */
+    float2 *part;      /* [z][rows][splits]: maximum, sum of exp(. - maximum) */
+    int32_t *part_arg; /* [rows][splits] */
+    float *part_kl;    /* [rows][splits] */
     void *dz;
 };
 
 /* Maximum and sum of one stretch of a row, and where the first maximum is. */
-template <bool ARG> __global__ void head_stats_kernel(const float *z0, const float *z1, int64_t ldz, int64_t n, float scale, int64_t per_split, float2 *part, int32_t *part_arg)
+template <bool ARG>
+__global__ void head_stats_kernel(const float *z0, const float *z1, int64_t ldz, int64_t n, float scale, int64_t per_split, float2 *part,
+                                  int32_t *part_arg)
 {
     __shared__ float shared[32];
     __shared__ int shared_arg[32];
-    const int64_t r = blockIdx.y, first = blockIdx.x * per_split, last = MIN(first + per_split, n), slot = (blockIdx.z * (int64_t)gridDim.y + r) * gridDim.x + blockIdx.x;
+    const int64_t r = blockIdx.y, first = blockIdx.x * per_split, last = MIN(first + per_split, n),
+                  slot = (blockIdx.z * (int64_t)gridDim.y + r) * gridDim.x + blockIdx.x;
     const float *z = (blockIdx.z ? z1 : z0) + r * ldz;
     float m = -INFINITY, s = 0, best = -INFINITY;
     int arg = INT32_MAX;
@@ -97,7 +100,8 @@ __global__ void head_rows_kernel(float *lse0, float *lse1, const float2 *part, i
             lse1[r] = lse_of(part + (rows + r) * splits, splits);
     }
 }
-__global__ void ce_rows_kernel(float *lp, int32_t *best, const float *lse, const float *z, int64_t ldz, const int32_t *part_arg, int splits, const int32_t *target, int64_t rows)
+__global__ void ce_rows_kernel(float *lp, int32_t *best, const float *lse, const float *z, int64_t ldz, const int32_t *part_arg, int splits,
+                               const int32_t *target, int64_t rows)
 {
     EACH(r, rows)
     {
@@ -123,7 +127,9 @@ static __device__ __forceinline__ void st4(bf16 *p, const float (&x)[4])
 }
 
 /* dz = w (p - [v = target]); T float: over z. */
-template <typename T> __global__ void ce_grad_kernel(T *dz, const float *z, const float *lse, const int32_t *target, const float *wt, int64_t ldz, int64_t n, int64_t per_split)
+template <typename T>
+__global__ void ce_grad_kernel(T *dz, const float *z, const float *lse, const int32_t *target, const float *wt, int64_t ldz, int64_t n,
+                               int64_t per_split)
 {
     const int64_t r = blockIdx.y, first = blockIdx.x * per_split, last = MIN(first + per_split, n);
     const int32_t t = target[r];
@@ -138,7 +144,8 @@ template <typename T> __global__ void ce_grad_kernel(T *dz, const float *z, cons
     }
 }
 
-/* g = e^r - 1 - r and m = e^r - 1. Near 0 g by its series, r^2 (1/2 + r/6 + ...): the terms left out are below 2e-9 of it up to |r| = 1/2. */
+/* g = e^r - 1 - r and m = e^r - 1. Near 0 g by its series, r^2 (1/2 + r/6 + ...): the terms left out are below 2e-9 of it up to |r| = 1/2.
+ */
 static __device__ __forceinline__ void exp_terms(float r, float &g, float &m)
 {
     if (fabsf(r) < 0.5f) {
@@ -182,8 +189,8 @@ static __device__ __forceinline__ float kl_four(float (&a)[4], const float (&b)[
 
 /* dz = w tau (ps - pt); part_kl: sum of pt (e^r - 1 - r) over the stretch. */
 template <typename T>
-__global__ void kl_grad_kernel(T *dz, float *part_kl, const float *zs, const float *zt, const float *lse_s, const float *lse_t, const float *wt, int64_t ldz, int64_t n,
-                               int64_t per_split, float tau, bool skip)
+__global__ void kl_grad_kernel(T *dz, float *part_kl, const float *zs, const float *zt, const float *lse_s, const float *lse_t,
+                               const float *wt, int64_t ldz, int64_t n, int64_t per_split, float tau, bool skip)
 {
     __shared__ float shared[32];
     const int64_t r = blockIdx.y, first = blockIdx.x * per_split, last = MIN(first + per_split, n);
@@ -246,7 +253,8 @@ static const void *row_at(struct view v, int64_t r, int64_t width)
     return (const char *)v.p + (size_t)(r * width) * dtype_size(v.dt);
 }
 
-static void logits(struct backend *be, const struct head *h, int which, struct view x, struct view w, int64_t first, int64_t rows, int64_t dim)
+static void logits(struct backend *be, const struct head *h, int which, struct view x, struct view w, int64_t first, int64_t rows,
+                   int64_t dim)
 {
     struct cuda_mm mm;
     memset(&mm, 0, sizeof mm);
@@ -257,7 +265,8 @@ static void logits(struct backend *be, const struct head *h, int which, struct v
     cuda_matmul(be, &mm);
 }
 
-static void gradients(struct backend *be, const struct head *h, struct view dh, struct view dw, struct view x, struct view w, int64_t first, int64_t rows, int64_t dim)
+static void gradients(struct backend *be, const struct head *h, struct view dh, struct view dw, struct view x, struct view w, int64_t first,
+                      int64_t rows, int64_t dim)
 {
     struct cuda_mm mm;
     memset(&mm, 0, sizeof mm);
@@ -292,11 +301,13 @@ void cuda_op_head_ce(struct backend *be, const struct op_head_ce *d)
         else
             head_stats_kernel<false><<<grid, HEAD_THREADS, 0, s>>>(h.z[0], NULL, h.ldz, h.vocab, 1.0f, h.per_split, h.part, NULL);
         head_rows_kernel<<<blocks_for(rows), THREADS, 0, s>>>(h.lse[0], NULL, h.part, h.splits, rows);
-        ce_rows_kernel<<<blocks_for(rows), THREADS, 0, s>>>(cuda_p<float>(d->lp) + first, best, h.lse[0], h.z[0], h.ldz, h.part_arg, h.splits, target, rows);
+        ce_rows_kernel<<<blocks_for(rows), THREADS, 0, s>>>(cuda_p<float>(d->lp) + first, best, h.lse[0], h.z[0], h.ldz, h.part_arg,
+                                                            h.splits, target, rows);
         if (!grad)
             continue;
         CUDA_BY_TYPE(be->act, T, {
-            ce_grad_kernel<T><<<grid, HEAD_THREADS, 0, s>>>((T *)h.dz, h.z[0], h.lse[0], target, d->wt.p ? cuda_p<float>(d->wt) + first : NULL, h.ldz, h.vocab, h.per_split);
+            ce_grad_kernel<T><<<grid, HEAD_THREADS, 0, s>>>((T *)h.dz, h.z[0], h.lse[0], target,
+                                                            d->wt.p ? cuda_p<float>(d->wt) + first : NULL, h.ldz, h.vocab, h.per_split);
         });
         gradients(be, &h, d->dh, d->dw, d->h, d->w, first, rows, d->dim);
     }
@@ -315,19 +326,23 @@ void cuda_op_head_kl(struct backend *be, const struct op_head_kl *d)
         const dim3 grid((unsigned)h.splits, (unsigned)rows);
         logits(be, &h, 0, d->hs, d->ws, first, rows, d->dim);
         logits(be, &h, 1, d->ht, d->wt_head, first, rows, d->dim);
-        head_stats_kernel<false><<<dim3(grid.x, grid.y, 2), HEAD_THREADS, 0, s>>>(h.z[0], h.z[1], h.ldz, h.vocab, 1.0f / tau, h.per_split, h.part, NULL);
+        head_stats_kernel<false>
+            <<<dim3(grid.x, grid.y, 2), HEAD_THREADS, 0, s>>>(h.z[0], h.z[1], h.ldz, h.vocab, 1.0f / tau, h.per_split, h.part, NULL);
         head_rows_kernel<<<blocks_for(rows), THREADS, 0, s>>>(h.lse[0], h.lse[1], h.part, h.splits, rows);
         CUDA_BY_TYPE(be->act, T, {
-            kl_grad_kernel<T><<<grid, HEAD_THREADS, 0, s>>>((T *)h.dz, h.part_kl, h.z[0], h.z[1], h.lse[0], h.lse[1], d->wt.p ? cuda_p<float>(d->wt) + first : NULL, h.ldz,
-                                                            h.vocab, h.per_split, tau, d->skip_masked);
+            kl_grad_kernel<T><<<grid, HEAD_THREADS, 0, s>>>((T *)h.dz, h.part_kl, h.z[0], h.z[1], h.lse[0], h.lse[1],
+                                                            d->wt.p ? cuda_p<float>(d->wt) + first : NULL, h.ldz, h.vocab, h.per_split, tau,
+                                                            d->skip_masked);
         });
-        kl_rows_kernel<<<blocks_for(rows), THREADS, 0, s>>>(cuda_p<float>(d->kl) + first, h.part_kl, h.splits, rows, (float)(d->tau * d->tau));
+        kl_rows_kernel<<<blocks_for(rows), THREADS, 0, s>>>(cuda_p<float>(d->kl) + first, h.part_kl, h.splits, rows,
+                                                            (float)(d->tau * d->tau));
         if (grad)
             gradients(be, &h, d->dhs, d->dws, d->hs, d->ws, first, rows, d->dim);
     }
 }
 
-/* ---- the k largest, one block a row: each pass finds the first after the last one found, in (value descending, id ascending) order ---- */
+/* ---- the k largest, one block a row: each pass finds the first after the last one found, in (value descending, id ascending) order ----
+ */
 
 template <typename T> __global__ void topk_kernel(int32_t *ids, float *vals, const T *z, int64_t n, int k)
 {
@@ -380,6 +395,7 @@ void cuda_op_topk(struct backend *be, const struct op_topk *d)
     if (d->rows == 0)
         return;
     CUDA_BY_TYPE(d->z.dt, T, {
-        topk_kernel<T><<<(unsigned)d->rows, d->n > 4096 ? 1024 : 256, 0, cuda_of(be)->stream>>>(cuda_p<int32_t>(d->ids), cuda_p<float>(d->vals), cuda_p<T>(d->z), d->n, (int)d->k);
+        topk_kernel<T> < < <(unsigned)d->rows, d->n> 4096 ? 1024 : 256, 0,
+            cuda_of(be)->stream >>> (cuda_p<int32_t>(d->ids), cuda_p<float>(d->vals), cuda_p<T>(d->z), d->n, (int)d->k);
     });
 }

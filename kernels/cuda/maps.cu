@@ -5,7 +5,9 @@
 
 /* ---- copies and conversions ---- */
 
-template <typename W> __global__ void gather_kernel(W *dst, const W *src, const int32_t *di, const int32_t *si, int64_t rows, int64_t width, int64_t ldd, int64_t lds)
+template <typename W>
+__global__ void gather_kernel(W *dst, const W *src, const int32_t *di, const int32_t *si, int64_t rows, int64_t width, int64_t ldd,
+                              int64_t lds)
 {
     EACH(i, rows * width)
     {
@@ -15,24 +17,27 @@ template <typename W> __global__ void gather_kernel(W *dst, const W *src, const 
 }
 
 /* Rows of `width` elements of `size` bytes, in the widest words that addresses and strides allow. */
-static void copy_rows(struct backend *be, void *dst, const void *src, const int32_t *di, const int32_t *si, int64_t rows, int64_t width, int64_t ldd, int64_t lds,
-                      int64_t size)
+static void copy_rows(struct backend *be, void *dst, const void *src, const int32_t *di, const int32_t *si, int64_t rows, int64_t width,
+                      int64_t ldd, int64_t lds, int64_t size)
 {
     uintptr_t mix = (uintptr_t)dst | (uintptr_t)src | (uintptr_t)(width * size) | (uintptr_t)(ldd * size) | (uintptr_t)(lds * size);
     if (rows == 0 || width == 0)
         return;
     if (mix % 16 == 0)
-        gather_kernel<uint4> LAUNCH(be, rows * width * size / 16)((uint4 *)dst, (const uint4 *)src, di, si, rows, width * size / 16, ldd * size / 16, lds * size / 16);
+        gather_kernel<uint4> LAUNCH(be, rows * width * size / 16)((uint4 *)dst, (const uint4 *)src, di, si, rows, width * size / 16,
+                                                                  ldd * size / 16, lds * size / 16);
     else if (mix % 4 == 0)
-        gather_kernel<uint32_t> LAUNCH(be, rows * width * size / 4)((uint32_t *)dst, (const uint32_t *)src, di, si, rows, width * size / 4, ldd * size / 4, lds * size / 4);
+        gather_kernel<uint32_t> LAUNCH(be, rows * width * size / 4)((uint32_t *)dst, (const uint32_t *)src, di, si, rows, width * size / 4,
+                                                                    ldd * size / 4, lds * size / 4);
     else
-        gather_kernel<uint16_t> LAUNCH(be, rows * width * size / 2)((uint16_t *)dst, (const uint16_t *)src, di, si, rows, width * size / 2, ldd * size / 2, lds * size / 2);
+        gather_kernel<uint16_t> LAUNCH(be, rows * width * size / 2)((uint16_t *)dst, (const uint16_t *)src, di, si, rows, width * size / 2,
+                                                                    ldd * size / 2, lds * size / 2);
 }
 
 void cuda_op_gather(struct backend *be, const struct op_gather *d)
 {
-    copy_rows(be, d->dst.p, d->src.p, cuda_p<int32_t>(d->di), cuda_p<int32_t>(d->si), d->rows, d->dim, d->ldd ? d->ldd : d->dim, d->lds ? d->lds : d->dim,
-              (int64_t)dtype_size(d->dst.dt));
+    copy_rows(be, d->dst.p, d->src.p, cuda_p<int32_t>(d->di), cuda_p<int32_t>(d->si), d->rows, d->dim, d->ldd ? d->ldd : d->dim,
+              d->lds ? d->lds : d->dim, (int64_t)dtype_size(d->dst.dt));
 }
 
 void cuda_op_embed(struct backend *be, const struct op_embed *d)
@@ -129,13 +134,15 @@ void cuda_op_cast(struct backend *be, const struct op_cast *d)
         }
     }
     if (done < d->n)
-        cast_kernel LAUNCH(be, d->n - done)((char *)d->dst.p + done * dtype_size(d->dst.dt), d->dst.dt, (const char *)d->src.p + done * dtype_size(d->src.dt), d->src.dt,
-                                            d->n - done);
+        cast_kernel LAUNCH(be, d->n - done)((char *)d->dst.p + done * dtype_size(d->dst.dt), d->dst.dt,
+                                            (const char *)d->src.p + done * dtype_size(d->src.dt), d->src.dt, d->n - done);
 }
 
 /* ---- rotation: V pairs (i, i + half) a thread ---- */
 
-template <typename T, int V> __global__ void rope_kernel(T *x, const float *cos, const float *sin, const int32_t *pos, int64_t rows, int heads, int half, int64_t ld_, float sign)
+template <typename T, int V>
+__global__ void rope_kernel(T *x, const float *cos, const float *sin, const int32_t *pos, int64_t rows, int heads, int half, int64_t ld_,
+                            float sign)
 {
     const int64_t per_row = (int64_t)heads * (half / V);
     EACH(i, rows * per_row)
@@ -167,11 +174,11 @@ void cuda_op_rope(struct backend *be, const struct op_rope *d)
     CUDA_BY_TYPE(be->act, T, {
         const int V = VEC<T>::n;
         if (half % V == 0 && ldx % V == 0 && aligned16(d->x.p))
-            rope_kernel<T, V> LAUNCH(be, n / V)(cuda_p<T>(d->x), cuda_p<float>(d->cos), cuda_p<float>(d->sin), cuda_p<int32_t>(d->pos), d->rows, (int)d->heads, (int)half,
-                                                ldx, sign);
+            rope_kernel<T, V> LAUNCH(be, n / V)(cuda_p<T>(d->x), cuda_p<float>(d->cos), cuda_p<float>(d->sin), cuda_p<int32_t>(d->pos),
+                                                d->rows, (int)d->heads, (int)half, ldx, sign);
         else
-            rope_kernel<T, 1> LAUNCH(be, n)(cuda_p<T>(d->x), cuda_p<float>(d->cos), cuda_p<float>(d->sin), cuda_p<int32_t>(d->pos), d->rows, (int)d->heads, (int)half, ldx,
-                                            sign);
+            rope_kernel<T, 1> LAUNCH(be, n)(cuda_p<T>(d->x), cuda_p<float>(d->cos), cuda_p<float>(d->sin), cuda_p<int32_t>(d->pos), d->rows,
+                                            (int)d->heads, (int)half, ldx, sign);
     });
 }
 

@@ -1,6 +1,6 @@
 /*
- * Norms, column sums, dot products, the embedding's gradient, the alignment loss. Sums run in a fixed order: partial sums go to the workspace,
- * one slot for each block or range of rows, and a second kernel adds the slots in ascending order.
+ * Norms, column sums, dot products, the embedding's gradient, the alignment loss. Sums run in a fixed order: partial sums go to the
+ * workspace, one slot for each block or range of rows, and a second kernel adds the slots in ascending order.
  */
 #include "kernels/cuda/vec.h"
 
@@ -105,7 +105,8 @@ template <int GROUP> static __device__ __forceinline__ float group_sum(float x, 
         return block_sum<GROUP>(x, shared);
 }
 
-template <typename T, int V, int GROUP> __global__ void rmsnorm_kernel(T *y, float *rstd, const T *x, const T *w, int64_t rows, int dim, float eps)
+template <typename T, int V, int GROUP>
+__global__ void rmsnorm_kernel(T *y, float *rstd, const T *x, const T *w, int64_t rows, int dim, float eps)
 {
     __shared__ float shared[32];
     const int lane = threadIdx.x % GROUP;
@@ -140,9 +141,11 @@ template <typename T, int V> static void rmsnorm(struct backend *be, const struc
     T *y = cuda_p<T>(d->y);
     const T *x = cuda_p<T>(d->x), *w = cuda_p<T>(d->w);
     if (d->dim <= 1024)
-        rmsnorm_kernel<T, V, 32><<<(unsigned)CEIL_DIV(d->rows, 8), THREADS, 0, s>>>(y, cuda_p<float>(d->rstd), x, w, d->rows, (int)d->dim, (float)d->eps);
+        rmsnorm_kernel<T, V, 32>
+            <<<(unsigned)CEIL_DIV(d->rows, 8), THREADS, 0, s>>>(y, cuda_p<float>(d->rstd), x, w, d->rows, (int)d->dim, (float)d->eps);
     else
-        rmsnorm_kernel<T, V, 256><<<(unsigned)d->rows, THREADS, 0, s>>>(y, cuda_p<float>(d->rstd), x, w, d->rows, (int)d->dim, (float)d->eps);
+        rmsnorm_kernel<T, V, 256>
+            <<<(unsigned)d->rows, THREADS, 0, s>>>(y, cuda_p<float>(d->rstd), x, w, d->rows, (int)d->dim, (float)d->eps);
 }
 
 void cuda_op_rmsnorm(struct backend *be, const struct op_rmsnorm *d)
@@ -160,7 +163,8 @@ void cuda_op_rmsnorm(struct backend *be, const struct op_rmsnorm *d)
 /* xh = x rstd, g = dy w:  dx = rstd (g - xh mean(g xh));  dw += sum_r dy xh. A group takes rows r, r + groups, ... and keeps the dw of its
    columns in registers (N vectors a thread; N = 0: left to col_sums). */
 template <typename T, int V, int GROUP, int N>
-__global__ void rmsnorm_bwd_kernel(T *dx, float *part, const T *dy, const T *x, const T *w, const float *rstd, int64_t rows, int dim, bool add)
+__global__ void rmsnorm_bwd_kernel(T *dx, float *part, const T *dy, const T *x, const T *w, const float *rstd, int64_t rows, int dim,
+                                   bool add)
 {
     __shared__ float shared[32];
     const int lane = threadIdx.x % GROUP;
@@ -237,8 +241,9 @@ template <typename T, int V, int GROUP, int N> static void rmsnorm_bwd(struct ba
     float *part = N > 0 && d->dw.p ? cuda_ws_of<float>(be, slots * d->dim) : NULL;
     if (be->failed)
         return;
-    rmsnorm_bwd_kernel<T, V, GROUP, N><<<(unsigned)blocks, THREADS, 0, c->stream>>>(cuda_p<T>(d->dx), part, cuda_p<T>(d->dy), cuda_p<T>(d->x), cuda_p<T>(d->w),
-                                                                                    cuda_p<float>(d->rstd), d->rows, (int)d->dim, d->dx_add);
+    rmsnorm_bwd_kernel<T, V, GROUP, N>
+        <<<(unsigned)blocks, THREADS, 0, c->stream>>>(cuda_p<T>(d->dx), part, cuda_p<T>(d->dy), cuda_p<T>(d->x), cuda_p<T>(d->w),
+                                                      cuda_p<float>(d->rstd), d->rows, (int)d->dim, d->dx_add);
     if (part)
         add_slots(be, d->dw, part, slots, d->dim);
 }
@@ -270,8 +275,9 @@ void cuda_op_rmsnorm_bwd(struct backend *be, const struct op_rmsnorm_bwd *d)
 
 enum { DOT_BLOCKS = 512 };
 
-template <typename T, int V> __global__ void mix_bwd_kernel(T *dx0, T *dx1, T *dx2, const T *dy, const T *x0, const T *x1, const T *x2, float p0, float p1, float p2,
-                                                             float *part, int count, int64_t n)
+template <typename T, int V>
+__global__ void mix_bwd_kernel(T *dx0, T *dx1, T *dx2, const T *dy, const T *x0, const T *x1, const T *x2, float p0, float p1, float p2,
+                               float *part, int count, int64_t n)
 {
     __shared__ float shared[32];
     T *dx[3] = {dx0, dx1, dx2};
@@ -351,11 +357,11 @@ void cuda_op_mix_bwd(struct backend *be, const struct op_mix_bwd *d)
             x[j] = j < d->count ? cuda_p<T>(d->x[j]) : NULL;
         }
         if (all_aligned(dx[0], dx[1], dx[2], d->dy.p, x[0], x[1], x[2]))
-            mix_bwd_kernel<T, VEC<T>::n><<<blocks, THREADS, 0, s>>>(dx[0], dx[1], dx[2], cuda_p<T>(d->dy), x[0], x[1], x[2], (float)d->p[0], (float)d->p[1], (float)d->p[2],
-                                                                    part, d->count, d->n);
+            mix_bwd_kernel<T, VEC<T>::n><<<blocks, THREADS, 0, s>>>(dx[0], dx[1], dx[2], cuda_p<T>(d->dy), x[0], x[1], x[2], (float)d->p[0],
+                                                                    (float)d->p[1], (float)d->p[2], part, d->count, d->n);
         else
-            mix_bwd_kernel<T, 1><<<blocks, THREADS, 0, s>>>(dx[0], dx[1], dx[2], cuda_p<T>(d->dy), x[0], x[1], x[2], (float)d->p[0], (float)d->p[1], (float)d->p[2], part,
-                                                            d->count, d->n);
+            mix_bwd_kernel<T, 1><<<blocks, THREADS, 0, s>>>(dx[0], dx[1], dx[2], cuda_p<T>(d->dy), x[0], x[1], x[2], (float)d->p[0],
+                                                            (float)d->p[1], (float)d->p[2], part, d->count, d->n);
     });
     if (part)
         add_parts_kernel<<<(unsigned)d->count, THREADS, 0, s>>>(cuda_p<float>(d->dp), part, (int)blocks);
@@ -478,7 +484,8 @@ void cuda_op_embed_bwd(struct backend *be, const struct op_embed_bwd *d)
 
 /* ---- alignment loss, one block a row ---- */
 
-template <typename T> __global__ void align_loss_kernel(float *loss, T *ds, const T *s, const T *t, const float *w, int64_t dim, bool squared)
+template <typename T>
+__global__ void align_loss_kernel(float *loss, T *ds, const T *s, const T *t, const float *w, int64_t dim, bool squared)
 {
     __shared__ float shared[32];
     const int64_t r = blockIdx.x, at = r * dim;
@@ -502,7 +509,7 @@ void cuda_op_align_loss(struct backend *be, const struct op_align_loss *d)
     if (d->rows == 0)
         return;
     CUDA_BY_TYPE(be->act, T, {
-        align_loss_kernel<T><<<(unsigned)d->rows, THREADS, 0, cuda_of(be)->stream>>>(cuda_p<float>(d->loss), cuda_p<T>(d->ds), cuda_p<T>(d->s), cuda_p<T>(d->t),
-                                                                                     cuda_p<float>(d->w), d->dim, d->squared);
+        align_loss_kernel<T><<<(unsigned)d->rows, THREADS, 0, cuda_of(be)->stream>>>(
+            cuda_p<float>(d->loss), cuda_p<T>(d->ds), cuda_p<T>(d->s), cuda_p<T>(d->t), cuda_p<float>(d->w), d->dim, d->squared);
     });
 }

@@ -49,7 +49,8 @@ static int wait_failed(struct backend *be, cudaError_t rc, struct err *e)
     if (c->ops_begun == 0)
         return ERR(e, E_ENV, "%s: the device failed outside an op: %s (%s)", be->desc, cudaGetErrorString(rc), cudaGetErrorName(rc));
     return ERR(e, E_ENV,
-               "%s: the device failed in one of the %" PRId64 " ops from '%s' to '%s': %s (%s); set DASHLAB_CUDA_SYNC=1 to have the op and its shape named",
+               "%s: the device failed in one of the %" PRId64
+               " ops from '%s' to '%s': %s (%s); set DASHLAB_CUDA_SYNC=1 to have the op and its shape named",
                be->desc, c->ops_begun, c->first_op, c->op, cudaGetErrorString(rc), cudaGetErrorName(rc));
 }
 
@@ -105,7 +106,9 @@ static void cuda_copy(struct backend *be, void *dst, const void *src, size_t byt
     struct cuda_backend *c = cuda_of(be);
     if (bytes == 0)
         return;
-    const cudaMemcpyKind k = kind == COPY_TO_DEVICE ? cudaMemcpyHostToDevice : kind == COPY_TO_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice;
+    const cudaMemcpyKind k = kind == COPY_TO_DEVICE ? cudaMemcpyHostToDevice
+                             : kind == COPY_TO_HOST ? cudaMemcpyDeviceToHost
+                                                    : cudaMemcpyDeviceToDevice;
     cudaError_t rc;
     if (kind == COPY_TO_DEVICE && bytes <= SMALL_BYTES) {
         struct small_bytes small;
@@ -308,8 +311,8 @@ static int no_device(cudaError_t rc, int count, struct err *e)
     if (driver == 0)
         return ERR(e, E_ENV, "no NVIDIA driver is loaded on this machine; use --device cpu");
     if (driver < runtime && (rc == cudaErrorInsufficientDriver || rc == cudaErrorSystemDriverMismatch))
-        return ERR(e, E_ENV, "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d; update the driver or use --device cpu", driver / 1000,
-                   driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        return ERR(e, E_ENV, "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d; update the driver or use --device cpu",
+                   driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (rc == cudaSuccess && count == 0)
         rc = cudaErrorNoDevice;
     return ERR(e, E_ENV, "no CUDA device can be used: %s (%s); use --device cpu", cudaGetErrorString(rc), cudaGetErrorName(rc));
@@ -332,8 +335,8 @@ static int device_props(struct cuda_backend *c, struct err *e)
     rc = cudaFuncGetAttributes(&attr, probe_kernel);
     if (rc != cudaSuccess) {
         (void)cudaGetLastError();
-        return ERR(e, E_ENV, "this build has no code for '%s' (compute capability %d.%d): %s; configure with -DCMAKE_CUDA_ARCHITECTURES=%d", c->name,
-                   p.major, p.minor, cudaGetErrorString(rc), c->cc);
+        return ERR(e, E_ENV, "this build has no code for '%s' (compute capability %d.%d): %s; configure with -DCMAKE_CUDA_ARCHITECTURES=%d",
+                   c->name, p.major, p.minor, cudaGetErrorString(rc), c->cc);
     }
     c->cc = std::min(c->cc, attr.ptxVersion); /* newer devices run the portable code, which lacks what is written for one architecture */
     return 0;
@@ -359,9 +362,10 @@ int backend_open_cuda(struct backend *be, enum dtype act, struct err *e)
     be->determinism = "run";
     int bad = device_props(c, e);
     if (bad == 0)
-        snprintf(be->desc, sizeof be->desc, "cuda %s (compute capability %d.%d, %d multiprocessors), %s", c->name, c->cc / 10, c->cc % 10, c->sms,
-                 dtype_name(act));
-    if (bad == 0 && ((rc = cudaSetDevice(c->device)) != cudaSuccess || (rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) != cudaSuccess))
+        snprintf(be->desc, sizeof be->desc, "cuda %s (compute capability %d.%d, %d multiprocessors), %s", c->name, c->cc / 10, c->cc % 10,
+                 c->sms, dtype_name(act));
+    if (bad == 0 && ((rc = cudaSetDevice(c->device)) != cudaSuccess ||
+                     (rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) != cudaSuccess))
         bad = no_device(rc, count, e);
     if (bad == 0)
         bad = cuda_lt_open(be, e);

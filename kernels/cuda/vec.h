@@ -29,8 +29,8 @@ template <int V, typename T> static __device__ __forceinline__ void stv(T *p, co
     else
         st16(p, x);
 }
-static inline bool all_aligned(const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL, const void *e = NULL, const void *f = NULL,
-                        const void *g = NULL)
+static inline bool all_aligned(const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL, const void *e = NULL,
+                               const void *f = NULL, const void *g = NULL)
 {
     return aligned16(a) && aligned16(b) && aligned16(c) && aligned16(d) && aligned16(e) && aligned16(f) && aligned16(g);
 }

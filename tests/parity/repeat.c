@@ -1,7 +1,7 @@
 /*
- * Whether a device gives the same bits again: every shape of the parity tests three times in one process, in memory allocated anew, then one hash
- * over all outputs, which another process must print too (tests/device.sh compares three). Skipped (77) without a device. Guards are looked at
- * by parity_ops; under compute-sanitizer this program is the faster one, because it asks no reference.
+ * Whether a device gives the same bits again: every shape of the parity tests three times in one process, in memory allocated anew, then
+ * one hash over all outputs, which another process must print too (tests/device.sh compares three). Skipped (77) without a device. Guards
+ * are looked at by parity_ops; under compute-sanitizer this program is the faster one, because it asks no reference.
  *
  * Usage: parity_repeat [-b cuda:f32|cuda:bf16|cpu] [-o OP] [-r TIMES]
  */

@@ -1,4 +1,5 @@
-/* What is said when the device cannot do what is asked. Skipped (77) where there is no device, after the message for that has been checked. */
+/* What is said when the device cannot do what is asked. Skipped (77) where there is no device, after the message for that has been checked.
+ */
 #include "kernels/ops.h"
 #include "tests/test.h"
 
@@ -34,7 +35,8 @@ static void test_limit(struct backend *be)
     be->mem_limit_bytes = 0;
 }
 
-/* An index far outside: the device stops; the error is sticky, names ops, and closing does not hang. Last, because nothing works afterwards. */
+/* An index far outside: the device stops; the error is sticky, names ops, and closing does not hang. Last, because nothing works
+ * afterwards. */
 static void test_sticky(struct backend *be)
 {
     struct view dst, src, si;
