@@ -392,10 +392,11 @@ template <typename T> __global__ void topk_kernel(int32_t *ids, float *vals, con
 
 void cuda_op_topk(struct backend *be, const struct op_topk *d)
 {
+    const int threads = d->n > 4096 ? 1024 : 256;
     if (d->rows == 0)
         return;
     CUDA_BY_TYPE(d->z.dt, T, {
-        topk_kernel<T> < < <(unsigned)d->rows, d->n> 4096 ? 1024 : 256, 0,
-            cuda_of(be)->stream >>> (cuda_p<int32_t>(d->ids), cuda_p<float>(d->vals), cuda_p<T>(d->z), d->n, (int)d->k);
+        topk_kernel<T><<<(unsigned)d->rows, threads, 0, cuda_of(be)->stream>>>(cuda_p<int32_t>(d->ids), cuda_p<float>(d->vals), cuda_p<T>(d->z),
+                                                                               d->n, (int)d->k);
     });
 }
