@@ -31,9 +31,14 @@ static __device__ __forceinline__ void gdn_invert(float *a, const float *l)
         for (int p = far; p < 4; p++) {
             const int m = p - far;
             float sum = 0;
-#pragma unroll 8
-            for (int k = 0; k < 16 * far; k++)
-                sum = fmaf(l[(16 * p + i) * LF + 16 * m + k], a[(16 * m + k) * LF + 16 * m + c], sum);
+#pragma unroll
+            for (int k = 0; k < 16 * far; k += 4) {
+                float y[4];
+                ld16(y, l + (16 * p + i) * LF + 16 * m + k);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    sum = fmaf(y[e], a[(16 * m + k + e) * LF + 16 * m + c], sum);
+            }
             a[(16 * m + i) * LF + 16 * p + c] = sum;
         }
         __syncthreads();
@@ -42,8 +47,13 @@ static __device__ __forceinline__ void gdn_invert(float *a, const float *l)
             const int m = p - far;
             float sum = 0;
 #pragma unroll
-            for (int k = 0; k < 16; k++)
-                sum = fmaf(-a[(16 * p + i) * LF + 16 * p + k], a[(16 * m + k) * LF + 16 * p + c], sum);
+            for (int k = 0; k < 16; k += 4) {
+                float y[4];
+                ld16(y, a + (16 * p + i) * LF + 16 * p + k);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    sum = fmaf(-y[e], a[(16 * m + k + e) * LF + 16 * p + c], sum);
+            }
             a[(16 * p + i) * LF + 16 * m + c] = sum;
         }
         __syncthreads();
@@ -138,7 +148,7 @@ template <typename T, int KD> static __global__ void __launch_bounds__(256) gdn_
     T *p = pre.p + out * C * C, *ag = pre.ag + out * C * C;
     tile_each(acc, [&](int r, int c, float u, float v) {
         const int i = row0 + r, j = col0 + c;
-        const float g0 = j <= i ? expf(gdn_since(s.hi, s.lo, i, j)) : 0, g1 = j + 1 <= i ? expf(gdn_since(s.hi, s.lo, i, j + 1)) : 0;
+        const float g0 = j <= i ? gdn_exp<T>(gdn_since(s.hi, s.lo, i, j)) : 0, g1 = j + 1 <= i ? gdn_exp<T>(gdn_since(s.hi, s.lo, i, j + 1)) : 0;
         st2(p + i * C + j, x.scale * g0 * u, x.scale * g1 * v);
         const float2 a = ld2(s.a + i * LF + j);
         st2(ag + i * C + j, j <= i ? g0 * a.x * s.beta[j] : 0, j + 1 <= i ? g1 * a.y * s.beta[j + 1] : 0);

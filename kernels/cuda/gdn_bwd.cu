@@ -230,7 +230,7 @@ static __device__ __forceinline__ void rest_gates(rest_smem<T, KD, VB, STAGES> &
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 float agv = k ? ag.y : ag.x, pv = k ? p.y : p.x, av = k ? a.y : a.x, x = dag[0][n][2 * h + k], y = dpg[0][n][2 * h + k];
-                gam[k] = j + k <= i ? expf(gdn_since(s.hi, s.lo, i, j + k)) : 0;
+                gam[k] = j + k <= i ? gdn_exp<T>(gdn_since(s.hi, s.lo, i, j + k)) : 0;
                 e[k] = j + k <= i ? fmaf(y, pv, x * agv) : 0;
                 da[k] = gam[k] * x;
                 dp[k] = scale * gam[k] * y;
