@@ -1,8 +1,10 @@
 /*
- * Attention for any type and head dims: one warp per query and head (forward, dq) or per key and kv head (dk, dv), 32 keys or queries at a time, one a lane. These are the float
- * kernels and the fallback of the bf16 ones (attn_mma.cu, attn_mma_bwd.cu). The backward recomputes probabilities from lse:
+ * Attention for any type and head dims: one warp per query and head (forward, dq) or per key and kv head (dk, dv), 32 keys or queries at a
+ * time, one a lane. These are the float kernels and the fallback of the bf16 ones (attn_mma.cu, attn_mma_bwd.cu). The backward recomputes
+ * probabilities from lse:
  *
- *     delta_b = d_o . o_b,  P_b = exp(scale q.k - lse_b),  dS = scale sum_b p_b P_b (d_o.v - delta_b),  dv += sum_b p_b P_b d_o,  dq += dS k,  dk += dS q
+ *     delta_b = d_o . o_b,  P_b = exp(scale q.k - lse_b),  dS = scale sum_b p_b P_b (d_o.v - delta_b),  dv += sum_b p_b P_b d_o,  dq += dS
+ * k,  dk += dS q
  */
 #include "kernels/cuda/attn.cuh"
 
@@ -71,7 +73,8 @@ template <typename T> static __global__ void __launch_bounds__(256) attn_delta_k
     if (sizeof(T) == 2 && x.vdim % 4 == 0 && ((uintptr_t)o & 7) == 0 && ((uintptr_t)g & 7) == 0) {
         for (int c = 4 * lane; c < x.vdim; c += 128) {
             uint2 u = *(const uint2 *)(o + c), v = *(const uint2 *)(g + c);
-            sum = fmaf(bf16_lo(u.x), bf16_lo(v.x), fmaf(bf16_hi(u.x), bf16_hi(v.x), fmaf(bf16_lo(u.y), bf16_lo(v.y), fmaf(bf16_hi(u.y), bf16_hi(v.y), sum))));
+            sum = fmaf(bf16_lo(u.x), bf16_lo(v.x),
+                       fmaf(bf16_hi(u.x), bf16_hi(v.x), fmaf(bf16_lo(u.y), bf16_lo(v.y), fmaf(bf16_hi(u.y), bf16_hi(v.y), sum))));
         }
     } else {
         for (int c = lane; c < x.vdim; c += 32)
@@ -98,7 +101,8 @@ static __global__ void __launch_bounds__(1024) attn_dp_kernel(float *dp, const f
 
 /* Coefficients of one query and key that is `back` keys before it: pm = sum_b p_b P_b, ds without the factor scale. */
 template <typename T>
-static __device__ __forceinline__ void attn_weights(const attn_in<T> &x, const attn_grad<T> &d, int64_t at, int back, float s, float gv, float *pm, float *ds)
+static __device__ __forceinline__ void attn_weights(const attn_in<T> &x, const attn_grad<T> &d, int64_t at, int back, float s, float gv,
+                                                    float *pm, float *ds)
 {
     *pm = *ds = 0;
 #pragma unroll
@@ -171,7 +175,8 @@ template <typename T> static __global__ void __launch_bounds__(32 * WARPS) attn_
             }
             for (int l = 0; l < 32 && i0 + l < end; l++) {
                 const float wp = __shfl_sync(0xffffffffu, pm, l), ws = __shfl_sync(0xffffffffu, ds, l);
-                const T *q = x.q + (int64_t)(s.row + i0 + l) * x.ldq + head * x.kdim, *g = d.d_o + ((int64_t)(s.row + i0 + l) * x.h + head) * x.vdim;
+                const T *q = x.q + (int64_t)(s.row + i0 + l) * x.ldq + head * x.kdim,
+                        *g = d.d_o + ((int64_t)(s.row + i0 + l) * x.h + head) * x.vdim;
 #pragma unroll
                 for (int c = 0; c < COLS; c++) {
                     if (32 * c + lane < x.kdim)

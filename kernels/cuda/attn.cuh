@@ -1,6 +1,7 @@
 /*
- * Attention: what its kernels share. Rows of queries are packed; the keys of sequence s are rows kv_off[s] + j (or + j % ring), j < kv_len[s], and its queries are the last of
- * them. Two branches (windows) share q, k, v; branch 0 has the larger window (0 = all keys), whatever their order in the op.
+ * Attention: what its kernels share. Rows of queries are packed; the keys of sequence s are rows kv_off[s] + j (or + j % ring), j <
+ * kv_len[s], and its queries are the last of them. Two branches (windows) share q, k, v; branch 0 has the larger window (0 = all keys),
+ * whatever their order in the op.
  */
 #ifndef KERNELS_CUDA_ATTN_CUH
 #define KERNELS_CUDA_ATTN_CUH
@@ -13,8 +14,8 @@ template <typename T> struct attn_in {
     const T *q, *k, *v;
     const int *q_off, *kv_off, *kv_len; /* kv_off, kv_len NULL: keys are the queries' rows */
     int n, h, g, rep, kdim, vdim, ring;
-    int longest;                        /* queries of the longest sequence */
-    int branches, window[2];            /* INT_MAX = all keys; descending */
+    int longest;             /* queries of the longest sequence */
+    int branches, window[2]; /* INT_MAX = all keys; descending */
     int64_t ldq, ldk, ldv, rows;
     float scale;
 };
@@ -48,10 +49,12 @@ template <typename T> static __device__ __forceinline__ int attn_kv_row(const at
     return s.kv + (x.ring ? j % x.ring : j);
 }
 
-template <typename T, typename D> static bool attn_in_of(struct backend *be, attn_in<T> *x, const D *d, const struct view *o2, const char *op, bool *swapped)
+template <typename T, typename D>
+static bool attn_in_of(struct backend *be, attn_in<T> *x, const D *d, const struct view *o2, const char *op, bool *swapped)
 {
     if (d->kdim > ATTN_MAX_DIM || d->vdim > ATTN_MAX_DIM || d->kdim < 1 || d->vdim < 1) {
-        be_fail(be, E_CHECK, "op '%s': head dims %" PRId64 " and %" PRId64 ", possible on cuda are 1 to %d", op, d->kdim, d->vdim, (int)ATTN_MAX_DIM);
+        be_fail(be, E_CHECK, "op '%s': head dims %" PRId64 " and %" PRId64 ", possible on cuda are 1 to %d", op, d->kdim, d->vdim,
+                (int)ATTN_MAX_DIM);
         return false;
     }
     if (d->seqs->n > 65535 || d->h > 65535) {
@@ -87,15 +90,16 @@ bool attn_mma_bwd(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf
 /* The same on Hopper's asynchronous tensor cores, for queries by the hundred: attn_wg.cu, attn_wg_bwd.cu. */
 bool attn_wg(struct backend *be, const attn_in<bf16> &x, const attn_out<bf16> &out);
 bool attn_wg_bwd(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf16> &d);
-/* For kernels that own blocks of `block` keys: into how many groups the query heads of a kv head are split, with room for the groups' sums [group][rows][g][dim] (NULL with one
-   group; 0 = no memory, sticky error set); and their sum, ascending, into dk and dv. */
+/* For kernels that own blocks of `block` keys: into how many groups the query heads of a kv head are split, with room for the groups' sums
+   [group][rows][g][dim] (NULL with one group; 0 = no memory, sticky error set); and their sum, ascending, into dk and dv. */
 int attn_dkv_groups(struct backend *be, const attn_in<bf16> &x, int block, float **pk, float **pv);
 void attn_add_groups(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf16> &d, const float *pk, const float *pv, int groups);
 
 /* Head dims, strides and addresses allow 16-byte copies of rows of heads. */
 static inline bool attn_vec(const attn_in<bf16> &x)
 {
-    return x.kdim % 8 == 0 && x.vdim % 8 == 0 && x.ldq % 8 == 0 && x.ldk % 8 == 0 && x.ldv % 8 == 0 && aligned16(x.q) && aligned16(x.k) && aligned16(x.v);
+    return x.kdim % 8 == 0 && x.vdim % 8 == 0 && x.ldq % 8 == 0 && x.ldk % 8 == 0 && x.ldv % 8 == 0 && aligned16(x.q) && aligned16(x.k) &&
+           aligned16(x.v);
 }
 
 static __device__ __forceinline__ float exp2_f(float x)
@@ -106,7 +110,8 @@ static __device__ __forceinline__ float exp2_f(float x)
 }
 
 /* o[MT][D / 8] += P V with P = s as bf16; v: the first row of its tile in shared memory, rows of tile_ld(D). */
-template <int D, int MT, int NT> static __device__ __forceinline__ void add_pv(float (&o)[MT][D / 8][4], const float (&s)[MT][NT][4], const bf16 *v)
+template <int D, int MT, int NT>
+static __device__ __forceinline__ void add_pv(float (&o)[MT][D / 8][4], const float (&s)[MT][NT][4], const bf16 *v)
 {
     constexpr int LD = tile_ld<bf16>(D);
     const int lane = threadIdx.x & 31, i = lane >> 3, r = lane & 7;
@@ -147,8 +152,8 @@ template <int BN> static __device__ __forceinline__ attn_phase attn_phase_of(int
 
 /* The state so far as an output: o / l, lse. */
 template <int D, int MT>
-static __device__ __forceinline__ void attn_emit(const attn_in<bf16> &x, bf16 *to, float *lse, const float (&o)[MT][D / 8][4], const float (&m)[MT][2], const float (&l)[MT][2],
-                                                 int64_t row, int head, int left)
+static __device__ __forceinline__ void attn_emit(const attn_in<bf16> &x, bf16 *to, float *lse, const float (&o)[MT][D / 8][4],
+                                                 const float (&m)[MT][2], const float (&l)[MT][2], int64_t row, int head, int left)
 {
     const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
 #pragma unroll

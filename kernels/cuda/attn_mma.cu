@@ -1,7 +1,8 @@
 /*
- * Attention forward on tensor cores, bf16, head dims up to 128 (as 32, 64 or 128 with zeros). A block has 64 MT queries of one head; keys come in blocks of 64 from the diagonal
- * backwards: first those inside the smaller window, whose state is then the second output, then, from the same running state, the rest of the larger one. Few queries against
- * many keys take attn_split_kernel: the query heads of a kv head as rows of one tile, the keys split over blocks and warps, partial results added in order.
+ * Attention forward on tensor cores, bf16, head dims up to 128 (as 32, 64 or 128 with zeros). A block has 64 MT queries of one head; keys
+ * come in blocks of 64 from the diagonal backwards: first those inside the smaller window, whose state is then the second output, then,
+ * from the same running state, the rest of the larger one. Few queries against many keys take attn_split_kernel: the query heads of a kv
+ * head as rows of one tile, the keys split over blocks and warps, partial results added in order.
  */
 #include "kernels/cuda/attn.cuh"
 
@@ -27,8 +28,10 @@ static __device__ __forceinline__ void load_kv(bf16 *k, bf16 *v, const attn_in<b
     }
 }
 
-/* Online softmax over one tile of scores: s becomes 2^(s - m) with the new maxima, o and l are rescaled. sl2 = scale log2 e; m, l per row (16-row tile, upper/lower). */
-template <int MT, int NT, int NO> static __device__ __forceinline__ void soften(float (&s)[MT][NT][4], float (&o)[MT][NO][4], float (&m)[MT][2], float (&l)[MT][2], float sl2)
+/* Online softmax over one tile of scores: s becomes 2^(s - m) with the new maxima, o and l are rescaled. sl2 = scale log2 e; m, l per row
+ * (16-row tile, upper/lower). */
+template <int MT, int NT, int NO>
+static __device__ __forceinline__ void soften(float (&s)[MT][NT][4], float (&o)[MT][NO][4], float (&m)[MT][2], float (&l)[MT][2], float sl2)
 {
 #pragma unroll
     for (int t = 0; t < MT; t++)
@@ -75,7 +78,8 @@ template <int D, int MT> static __global__ void __launch_bounds__(128) attn_mma_
         return;
     const int t0 = s.nk - s.nq + i0, t_hi = t0 + min(BM, s.nq - i0) - 1;
     const bool two = x.branches == 2;
-    const attn_phase near = attn_phase_of<BN>(0, two ? x.window[1] : x.window[0], t0, t_hi), far = two ? attn_phase_of<BN>(x.window[1], x.window[0], t0, t_hi) : attn_phase{0, 0, 0, 0};
+    const attn_phase near = attn_phase_of<BN>(0, two ? x.window[1] : x.window[0], t0, t_hi),
+                     far = two ? attn_phase_of<BN>(x.window[1], x.window[0], t0, t_hi) : attn_phase{0, 0, 0, 0};
     const int steps = near.count + far.count, last = x.window[1] == x.window[0] && two ? near.count : steps;
     auto block_of = [&](int step) { return step < near.count ? near.first - step : far.first - (step - near.count); };
     for (int u = tid; u < BM * (D / 8); u += 128) {
@@ -134,7 +138,8 @@ template <int D> struct split_smem {
     bf16 q[16 * tile_ld<bf16>(D)], k[SPLIT_STAGES][BN * tile_ld<bf16>(D)], v[SPLIT_STAGES][BN * tile_ld<bf16>(D)];
 };
 
-/* part[seq][kvh][split][16 rows][D + 2]: sum of 2^(s - m) v, then m (of the raw scores) and l. Row r is query r / rep, head r % rep of the group. */
+/* part[seq][kvh][split][16 rows][D + 2]: sum of 2^(s - m) v, then m (of the raw scores) and l. Row r is query r / rep, head r % rep of the
+ * group. */
 template <int D> static __global__ void __launch_bounds__(128) attn_split_kernel(attn_in<bf16> x, attn_out<bf16> out, float *part)
 {
     constexpr int LD = tile_ld<bf16>(D), NO = D / 8;
@@ -166,7 +171,8 @@ template <int D> static __global__ void __launch_bounds__(128) attn_split_kernel
         cp_wait<SPLIT_STAGES - 2>();
         __syncthreads();
         if (b + SPLIT_STAGES - 1 < last)
-            load_kv<D, BN>(sm.k[(b - first + SPLIT_STAGES - 1) % SPLIT_STAGES], sm.v[(b - first + SPLIT_STAGES - 1) % SPLIT_STAGES], x, s, kvh, (b + SPLIT_STAGES - 1) * BN, tid);
+            load_kv<D, BN>(sm.k[(b - first + SPLIT_STAGES - 1) % SPLIT_STAGES], sm.v[(b - first + SPLIT_STAGES - 1) % SPLIT_STAGES], x, s,
+                           kvh, (b + SPLIT_STAGES - 1) * BN, tid);
         cp_commit();
         float c[1][2][4];
         tile_zero(c);
@@ -224,7 +230,8 @@ template <int D> static __global__ void __launch_bounds__(128) attn_split_kernel
 }
 
 /* One warp adds the splits of one query and head. */
-template <int D> static __global__ void __launch_bounds__(128) attn_merge_kernel(attn_in<bf16> x, attn_out<bf16> out, const float *part, int splits)
+template <int D>
+static __global__ void __launch_bounds__(128) attn_merge_kernel(attn_in<bf16> x, attn_out<bf16> out, const float *part, int splits)
 {
     const int seq = blockIdx.z, r = blockIdx.x * 4 + (threadIdx.x >> 5), kvh = blockIdx.y, lane = threadIdx.x & 31;
     const attn_seq s = attn_find(x, seq);
@@ -259,7 +266,8 @@ template <int D> static void run_split(struct backend *be, const attn_in<bf16> &
     int64_t most = 0;
     for (int32_t i = 0; i < s->n; i++)
         most = MAX(most, MIN((int64_t)seqs_kvlen(s, i), (int64_t)x.window[0] + x.longest));
-    int64_t splits = MIN(2 * cu->sms / ((int64_t)x.g * x.n), CEIL_DIV(most, (int64_t)2 * BN)); /* two blocks fit on a multiprocessor: one wave */
+    int64_t splits =
+        MIN(2 * cu->sms / ((int64_t)x.g * x.n), CEIL_DIV(most, (int64_t)2 * BN)); /* two blocks fit on a multiprocessor: one wave */
     splits = MAX(splits, (int64_t)1);
     float *part = NULL;
     if (splits > 1) {

@@ -1,6 +1,7 @@
 /*
- * Attention backward on tensor cores, bf16, head dims up to 128, without atomics: one kernel owns blocks of queries (dq = dS K), one blocks of keys (dv += P^T dO, dk += dS^T Q).
- * The query heads of a kv head may be split into groups for the second, whose partial sums are then added in order.
+ * Attention backward on tensor cores, bf16, head dims up to 128, without atomics: one kernel owns blocks of queries (dq = dS K), one blocks
+ * of keys (dv += P^T dO, dk += dS^T Q). The query heads of a kv head may be split into groups for the second, whose partial sums are then
+ * added in order.
  */
 #include "kernels/cuda/attn.cuh"
 
@@ -14,8 +15,8 @@ static __device__ __forceinline__ void cp_async4(float *to, const float *from, b
 }
 
 /* One element: s raw score, gv = d_o . v; lse in powers of two. */
-static __device__ __forceinline__ void weigh(const attn_in<bf16> &x, const float (&p)[2], int back, float s, float gv, float lse0, float lse1, float delta0, float delta1, float *pm,
-                                             float *ds)
+static __device__ __forceinline__ void weigh(const attn_in<bf16> &x, const float (&p)[2], int back, float s, float gv, float lse0,
+                                             float lse1, float delta0, float delta1, float *pm, float *ds)
 {
     const float sl2 = x.scale * LOG2E;
     float a = back >= 0 && back < x.window[0] ? p[0] * exp2_f(fmaf(s, sl2, -lse0)) : 0, sum = a, d = a * (gv - delta0);
@@ -37,11 +38,13 @@ template <int D> static __global__ void __launch_bounds__(128) attn_dq_kernel(at
     constexpr int LD = tile_ld<bf16>(D);
     extern __shared__ __align__(16) unsigned char raw[];
     dq_smem<D> &sm = *(dq_smem<D> *)raw;
-    const int i0 = (gridDim.x - 1 - blockIdx.x) * B, head = blockIdx.y, kvh = head / x.rep, tid = threadIdx.x, row0 = 16 * (tid >> 5), g = (tid & 31) >> 2, t4 = tid & 3;
+    const int i0 = (gridDim.x - 1 - blockIdx.x) * B, head = blockIdx.y, kvh = head / x.rep, tid = threadIdx.x, row0 = 16 * (tid >> 5),
+              g = (tid & 31) >> 2, t4 = tid & 3;
     const attn_seq s = attn_find(x, blockIdx.z);
     if (i0 >= s.nq)
         return;
-    const int left = s.nq - i0, hi = min(i0 + B, s.nq) - 1, lo = x.window[0] > i0 ? 0 : i0 - x.window[0] + 1, first = hi / B, steps = first - lo / B + 1;
+    const int left = s.nq - i0, hi = min(i0 + B, s.nq) - 1, lo = x.window[0] > i0 ? 0 : i0 - x.window[0] + 1, first = hi / B,
+              steps = first - lo / B + 1;
     const int64_t row = s.row + i0;
     auto load_kv = [&](int at, int block) {
         const int64_t r = s.row + (int64_t)block * B;
@@ -97,17 +100,20 @@ template <int D> struct dkv_smem {
 };
 
 /* blockIdx.y = kv head * groups + group. pk, pv: [group][rows][g][kdim | vdim], NULL with one group. */
-template <int D> static __global__ void __launch_bounds__(128) attn_dkv_kernel(attn_in<bf16> x, attn_grad<bf16> d, float *pk, float *pv, int groups)
+template <int D>
+static __global__ void __launch_bounds__(128) attn_dkv_kernel(attn_in<bf16> x, attn_grad<bf16> d, float *pk, float *pv, int groups)
 {
     constexpr int LD = tile_ld<bf16>(D);
     extern __shared__ __align__(16) unsigned char raw[];
     dkv_smem<D> &sm = *(dkv_smem<D> *)raw;
-    const int j0 = blockIdx.x * B, kvh = blockIdx.y / groups, group = blockIdx.y % groups, tid = threadIdx.x, row0 = 16 * (tid >> 5), g = (tid & 31) >> 2, t4 = tid & 3;
+    const int j0 = blockIdx.x * B, kvh = blockIdx.y / groups, group = blockIdx.y % groups, tid = threadIdx.x, row0 = 16 * (tid >> 5),
+              g = (tid & 31) >> 2, t4 = tid & 3;
     const int head0 = kvh * x.rep + x.rep * group / groups, heads = kvh * x.rep + x.rep * (group + 1) / groups - head0;
     const attn_seq s = attn_find(x, blockIdx.z);
     if (j0 >= s.nq)
         return;
-    const int left = s.nq - j0, end = x.window[0] < s.nq - j0 - B ? j0 + B + x.window[0] : s.nq, blocks = (end + B - 1) / B - j0 / B, steps = heads * blocks;
+    const int left = s.nq - j0, end = x.window[0] < s.nq - j0 - B ? j0 + B + x.window[0] : s.nq, blocks = (end + B - 1) / B - j0 / B,
+              steps = heads * blocks;
     const int64_t row = s.row + j0;
     auto load_q = [&](int at, int step) {
         const int head = head0 + step / blocks, i0 = j0 + step % blocks * B, n = s.nq - i0;
@@ -146,8 +152,8 @@ template <int D> static __global__ void __launch_bounds__(128) attn_dkv_kernel(a
                 const int i = 8 * n + 2 * t4 + (e & 1), back = i0 + i - (j0 + row0 + g + 8 * (e >> 1));
                 const bool two = x.branches == 2;
                 float pm, ds;
-                weigh(x, d.p, i0 + i < s.nq ? back : -1, c[0][n][e], y[0][n][e], sm.lse[at][0][i] * LOG2E, two ? sm.lse[at][1][i] * LOG2E : 0, sm.delta[at][0][i],
-                      two ? sm.delta[at][1][i] : 0, &pm, &ds);
+                weigh(x, d.p, i0 + i < s.nq ? back : -1, c[0][n][e], y[0][n][e], sm.lse[at][0][i] * LOG2E,
+                      two ? sm.lse[at][1][i] * LOG2E : 0, sm.delta[at][0][i], two ? sm.delta[at][1][i] : 0, &pm, &ds);
                 c[0][n][e] = pm;
                 y[0][n][e] = ds;
             }
@@ -173,7 +179,8 @@ template <int D> static __global__ void __launch_bounds__(128) attn_dkv_kernel(a
 }
 
 /* to[row, :] (stride ld) = sum over groups of part[group][row][width], ascending; two columns a thread. blockIdx.y: dk, dv. */
-static __global__ void __launch_bounds__(256) attn_groups_kernel(attn_in<bf16> x, bf16 *dk, bf16 *dv, const float *pk, const float *pv, int groups)
+static __global__ void __launch_bounds__(256)
+    attn_groups_kernel(attn_in<bf16> x, bf16 *dk, bf16 *dv, const float *pk, const float *pv, int groups)
 {
     const int width = x.g * (blockIdx.y ? x.vdim : x.kdim);
     const int64_t n = x.rows * width, i = 2 * ((int64_t)blockIdx.x * 256 + threadIdx.x);
@@ -190,7 +197,8 @@ static __global__ void __launch_bounds__(256) attn_groups_kernel(attn_in<bf16> x
 
 int attn_dkv_groups(struct backend *be, const attn_in<bf16> &x, int block, float **pk, float **pv)
 {
-    int64_t items = CEIL_DIV(x.rows, (int64_t)block) * x.g, want = (int64_t)3 * cuda_of(be)->sms; /* items differ in length, the longest come first */
+    int64_t items = CEIL_DIV(x.rows, (int64_t)block) * x.g,
+            want = (int64_t)3 * cuda_of(be)->sms; /* items differ in length, the longest come first */
     int groups = 1;
     while (groups < x.rep && (x.rep % groups || items * groups < want))
         groups++;
@@ -204,7 +212,8 @@ int attn_dkv_groups(struct backend *be, const attn_in<bf16> &x, int block, float
 void attn_add_groups(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf16> &d, const float *pk, const float *pv, int groups)
 {
     if (groups > 1)
-        attn_groups_kernel<<<dim3((unsigned)CEIL_DIV(x.rows * x.g * MAX(x.kdim, x.vdim), 512), 2), 256, 0, cuda_of(be)->stream>>>(x, d.dk, d.dv, pk, pv, groups);
+        attn_groups_kernel<<<dim3((unsigned)CEIL_DIV(x.rows * x.g * MAX(x.kdim, x.vdim), 512), 2), 256, 0, cuda_of(be)->stream>>>(
+            x, d.dk, d.dv, pk, pv, groups);
 }
 
 template <int D> static void run_bwd(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf16> &d)
@@ -212,7 +221,8 @@ template <int D> static void run_bwd(struct backend *be, const attn_in<bf16> &x,
     cudaStream_t stream = cuda_of(be)->stream;
     float *pk, *pv;
     int groups = attn_dkv_groups(be, x, B, &pk, &pv);
-    if (!groups || !tile_allow_smem(be, attn_dq_kernel<D>, sizeof(dq_smem<D>)) || !tile_allow_smem(be, attn_dkv_kernel<D>, sizeof(dkv_smem<D>)))
+    if (!groups || !tile_allow_smem(be, attn_dq_kernel<D>, sizeof(dq_smem<D>)) ||
+        !tile_allow_smem(be, attn_dkv_kernel<D>, sizeof(dkv_smem<D>)))
         return;
     attn_dq_kernel<D><<<dim3(CEIL_DIV(x.longest, B), x.h, x.n), 128, sizeof(dq_smem<D>), stream>>>(x, d);
     attn_dkv_kernel<D><<<dim3(CEIL_DIV(x.longest, B), x.g * groups, x.n), 128, sizeof(dkv_smem<D>), stream>>>(x, d, pk, pv, groups);

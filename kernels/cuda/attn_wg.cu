@@ -1,6 +1,7 @@
 /*
- * Attention forward on Hopper: 128 queries of one head in two warpgroups of 64, keys in blocks of 128 from the diagonal backwards (see attn_mma.cu for the two windows). The
- * scores of the next block are computed while the softmax of this one and its product with V are under way: S(j+1) = Q K(j+1)^T and O += P(j) V(j) are issued together.
+ * Attention forward on Hopper: 128 queries of one head in two warpgroups of 64, keys in blocks of 128 from the diagonal backwards (see
+ * attn_mma.cu for the two windows). The scores of the next block are computed while the softmax of this one and its product with V are
+ * under way: S(j+1) = Q K(j+1)^T and O += P(j) V(j) are issued together.
  */
 #include "kernels/cuda/attn.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -14,7 +15,8 @@ template <int D> static constexpr size_t wg_fwd_bytes()
 
 #if WG_CODE
 /* s = 2^(s - m) with the new row maxima; l too; f: by what earlier sums and outputs shrink. */
-template <int NT> static __device__ __forceinline__ void wg_soften(float (&s)[NT][4], float (&m)[2], float (&l)[2], float (&f)[2], float sl2)
+template <int NT>
+static __device__ __forceinline__ void wg_soften(float (&s)[NT][4], float (&m)[2], float (&l)[2], float (&f)[2], float sl2)
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -87,10 +89,12 @@ template <int D> static __global__ void __launch_bounds__(256, 1) attn_wg_kernel
     const attn_seq s = attn_find(x, blockIdx.x / x.h);
     if (i0 >= s.nq)
         return;
-    const int t0 = s.nk - s.nq + i0, t_hi = t0 + min(BM, s.nq - i0) - 1, row0 = 16 * (tid >> 5), mine = t0 + row0 + ((tid & 31) >> 2), sub = t0 + 64 * group;
+    const int t0 = s.nk - s.nq + i0, t_hi = t0 + min(BM, s.nq - i0) - 1, row0 = 16 * (tid >> 5), mine = t0 + row0 + ((tid & 31) >> 2),
+              sub = t0 + 64 * group;
     const bool two = x.branches == 2;
     const attn_phase near = attn_phase_of<BN>(0, two ? x.window[1] : x.window[0], t0, t_hi);
-    const attn_phase far = two && x.window[1] < x.window[0] ? attn_phase_of<BN>(x.window[1], x.window[0], t0, t_hi) : attn_phase{0, 0, 0, 0};
+    const attn_phase far =
+        two && x.window[1] < x.window[0] ? attn_phase_of<BN>(x.window[1], x.window[0], t0, t_hi) : attn_phase{0, 0, 0, 0};
     const int steps = near.count + far.count;
     auto block_of = [&](int step) { return step < near.count ? near.first - step : far.first - (step - near.count); };
     const bf16 *kp = x.k + s.kv * x.ldk + kvh * x.kdim, *vp = x.v + s.kv * x.ldv + kvh * x.vdim;

@@ -1,11 +1,12 @@
 /*
- * Attention backward on Hopper, without atomics: one kernel owns 128 queries (dq), one 128 keys (dk, dv); each in two warpgroups of 64 rows. Products that end a step run on
- * while the next step's begin. Per query and head a small kernel first makes two sets of coefficients (l, a, b) of
+ * Attention backward on Hopper, without atomics: one kernel owns 128 queries (dq), one 128 keys (dk, dv); each in two warpgroups of 64
+ * rows. Products that end a step run on while the next step's begin. Per query and head a small kernel first makes two sets of coefficients
+ * (l, a, b) of
  *
  *     p = 2^(scale log2e q.k - l),  pm = a p,  ds = p (a d_o.v - b)
  *
- * set 0 for keys that only the larger window sees: l = lse_0, a = p_0, b = p_0 delta_0; set 1 for keys in both: with r = exp(lse_1 - lse_0) <= 1, l = lse_1,
- * a = p_1 + p_0 r, b = p_1 delta_1 + p_0 r delta_0; so two windows cost no second exponential.
+ * set 0 for keys that only the larger window sees: l = lse_0, a = p_0, b = p_0 delta_0; set 1 for keys in both: with r = exp(lse_1 - lse_0)
+ * <= 1, l = lse_1, a = p_1 + p_0 r, b = p_1 delta_1 + p_0 r delta_0; so two windows cost no second exponential.
  */
 #include "kernels/cuda/attn.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -52,7 +53,8 @@ template <int D, int ROWS> static __device__ __forceinline__ void product(float 
         wg_mma<0, 0>(acc, wg_desc(a + (i / 4) * (BM * 128) + (i % 4) * 32, 16), wg_desc(b + (i / 4) * (ROWS * 128) + (i % 4) * 32, 16));
 }
 /* acc (64 x D) += A B, A packed in registers, B: ROWS rows. */
-template <int D, int ROWS> static __device__ __forceinline__ void gather(float (&acc)[D / 8][4], const unsigned (&a)[ROWS / 16][4], unsigned b)
+template <int D, int ROWS>
+static __device__ __forceinline__ void gather(float (&acc)[D / 8][4], const unsigned (&a)[ROWS / 16][4], unsigned b)
 {
 #pragma unroll
     for (int i = 0; i < ROWS / 16; i++)
@@ -67,7 +69,8 @@ template <int D, int BN> static constexpr size_t wg_dq_bytes()
     return 1024 + (size_t)(2 * BM + 5 * BN) * D * sizeof(bf16);
 }
 
-template <int D, int BN> static __global__ void __launch_bounds__(256, 1) attn_wg_dq_kernel(attn_in<bf16> x, attn_grad<bf16> d, const float4 *coef)
+template <int D, int BN>
+static __global__ void __launch_bounds__(256, 1) attn_wg_dq_kernel(attn_in<bf16> x, attn_grad<bf16> d, const float4 *coef)
 {
 #if WG_CODE
     extern __shared__ __align__(16) unsigned char raw[];
@@ -77,7 +80,8 @@ template <int D, int BN> static __global__ void __launch_bounds__(256, 1) attn_w
     const attn_seq s = attn_find(x, blockIdx.x / x.h);
     if (i0 >= s.nq)
         return;
-    const int left = s.nq - i0, hi = min(i0 + BM, s.nq) - 1, lo = x.window[0] > i0 ? 0 : i0 - x.window[0] + 1, first = hi / BN, steps = first - lo / BN + 1;
+    const int left = s.nq - i0, hi = min(i0 + BM, s.nq) - 1, lo = x.window[0] > i0 ? 0 : i0 - x.window[0] + 1, first = hi / BN,
+              steps = first - lo / BN + 1;
     const int row0 = 16 * (tid >> 5), g = (tid & 31) >> 2, mine = i0 + row0 + g, sub = i0 + 64 * group;
     const int64_t n = x.rows * x.h;
     const bf16 *kp = x.k + s.row * x.ldk + kvh * x.kdim, *vp = x.v + s.row * x.ldv + kvh * x.vdim;
@@ -104,12 +108,12 @@ template <int D, int BN> static __global__ void __launch_bounds__(256, 1) attn_w
     float c[BN / 8][4], y[BN / 8][4];
     unsigned a[BN / 16][4];
     auto begin = [&](int step) { /* this step's keys are there; the next ones are asked for */
-        cp_wait<0>();
-        fence_async();
-        __syncthreads();
-        if (step + 1 < steps)
-            load(step + 1);
-        wg_fence();
+                                 cp_wait<0>();
+                                 fence_async();
+                                 __syncthreads();
+                                 if (step + 1 < steps)
+                                     load(step + 1);
+                                 wg_fence();
     };
     auto products = [&](int step) {
         product<D, BN>(c, sq + group * 8192, sk + step % 3 * TN);
@@ -119,27 +123,28 @@ template <int D, int BN> static __global__ void __launch_bounds__(256, 1) attn_w
         wg_hold(c), wg_hold(y);
     };
     auto weigh = [&](int step) { /* a = dS */
-        const int j0 = (first - step) * BN, set = one_set(x, sub, sub + 63, j0, j0 + BN - 1);
+                                 const int j0 = (first - step) * BN, set = one_set(x, sub, sub + 63, j0, j0 + BN - 1);
 #pragma unroll
-        for (int k = 0; k < BN / 8; k++) {
-            float pm, ds[4];
-            if (set >= 0) {
-                const float4 c0 = set ? cf[1][0] : cf[0][0], c1 = set ? cf[1][1] : cf[0][1];
+                                 for (int k = 0; k < BN / 8; k++) {
+                                     float pm, ds[4];
+                                     if (set >= 0) {
+                                         const float4 c0 = set ? cf[1][0] : cf[0][0], c1 = set ? cf[1][1] : cf[0][1];
 #pragma unroll
-                for (int e = 0; e < 4; e++)
-                    element(e < 2 ? c0 : c1, c[k][e], y[k][e], sl2, &pm, &ds[e]);
-            } else {
+                                         for (int e = 0; e < 4; e++)
+                                             element(e < 2 ? c0 : c1, c[k][e], y[k][e], sl2, &pm, &ds[e]);
+                                     } else {
 #pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const int h = e >> 1, back = mine + 8 * h - (j0 + 8 * k + 2 * (tid & 3) + (e & 1));
-                    const bool in = x.branches == 2 && back < x.window[1];
-                    const float4 w = make_float4(in ? cf[1][h].x : cf[0][h].x, in ? cf[1][h].y : cf[0][h].y, in ? cf[1][h].z : cf[0][h].z, 0);
-                    element(w, back >= 0 && back < x.window[0] ? c[k][e] : -INFINITY, y[k][e], sl2, &pm, &ds[e]);
-                }
-            }
-            a[k / 2][k % 2 * 2] = bf16_pack(ds[0], ds[1]);
-            a[k / 2][k % 2 * 2 + 1] = bf16_pack(ds[2], ds[3]);
-        }
+                                         for (int e = 0; e < 4; e++) {
+                                             const int h = e >> 1, back = mine + 8 * h - (j0 + 8 * k + 2 * (tid & 3) + (e & 1));
+                                             const bool in = x.branches == 2 && back < x.window[1];
+                                             const float4 w = make_float4(in ? cf[1][h].x : cf[0][h].x, in ? cf[1][h].y : cf[0][h].y,
+                                                                          in ? cf[1][h].z : cf[0][h].z, 0);
+                                             element(w, back >= 0 && back < x.window[0] ? c[k][e] : -INFINITY, y[k][e], sl2, &pm, &ds[e]);
+                                         }
+                                     }
+                                     a[k / 2][k % 2 * 2] = bf16_pack(ds[0], ds[1]);
+                                     a[k / 2][k % 2 * 2 + 1] = bf16_pack(ds[2], ds[3]);
+                                 }
     };
     /* The second warpgroup weighs half a step later, so that one uses the tensor cores while the other does not. */
     begin(0);
@@ -181,7 +186,9 @@ template <int D> static constexpr size_t wg_dkv_bytes()
 }
 
 /* blockIdx.x: (sequence, kv head, group of query heads), pk, pv as in attn_dkv_groups. */
-template <int D> static __global__ void __launch_bounds__(256, 1) attn_wg_dkv_kernel(attn_in<bf16> x, attn_grad<bf16> d, const float4 *coef, float *pk, float *pv, int groups)
+template <int D>
+static __global__ void __launch_bounds__(256, 1)
+    attn_wg_dkv_kernel(attn_in<bf16> x, attn_grad<bf16> d, const float4 *coef, float *pk, float *pv, int groups)
 {
 #if WG_CODE
     extern __shared__ __align__(16) unsigned char raw[];
@@ -193,7 +200,8 @@ template <int D> static __global__ void __launch_bounds__(256, 1) attn_wg_dkv_ke
     const attn_seq s = attn_find(x, blockIdx.x / (groups * x.g));
     if (j0 >= s.nq)
         return;
-    const int left = s.nq - j0, end = x.window[0] < s.nq - j0 - BM ? j0 + BM + x.window[0] : s.nq, blocks = (end + BQ - 1) / BQ - j0 / BQ, steps = heads * blocks;
+    const int left = s.nq - j0, end = x.window[0] < s.nq - j0 - BM ? j0 + BM + x.window[0] : s.nq, blocks = (end + BQ - 1) / BQ - j0 / BQ,
+              steps = heads * blocks;
     const int row0 = 16 * (tid >> 5), g = (tid & 31) >> 2, t4 = tid & 3, mine = j0 + row0 + g, sub = j0 + 64 * group;
     const int64_t n = x.rows * x.h, row = s.row + j0;
     auto load = [&](int step) {
@@ -215,12 +223,12 @@ template <int D> static __global__ void __launch_bounds__(256, 1) attn_wg_dkv_ke
     float c[BQ / 8][4], y[BQ / 8][4];
     unsigned p[BQ / 16][4], a[BQ / 16][4];
     auto begin = [&](int step) { /* this step's queries are there; the next ones are asked for */
-        cp_wait<0>();
-        fence_async();
-        __syncthreads();
-        if (step + 1 < steps)
-            load(step + 1);
-        wg_fence();
+                                 cp_wait<0>();
+                                 fence_async();
+                                 __syncthreads();
+                                 if (step + 1 < steps)
+                                     load(step + 1);
+                                 wg_fence();
     };
     auto products = [&](int step) {
         product<D, BQ>(c, sk + group * 8192, sq + step % STAGES * TQ);
@@ -235,31 +243,32 @@ template <int D> static __global__ void __launch_bounds__(256, 1) attn_wg_dkv_ke
         gather<D, BQ>(dk[0], a, sq + step % STAGES * TQ);
     };
     auto weigh = [&](int step) { /* p = mixed probabilities, a = dS */
-        const int i0 = j0 + step % blocks * BQ, set = one_set(x, i0, i0 + BQ - 1, sub, sub + 63);
-        const float4 *w0 = sc + step % STAGES * 2 * BQ, *w1 = x.branches == 2 ? w0 + BQ : w0;
+                                 const int i0 = j0 + step % blocks * BQ, set = one_set(x, i0, i0 + BQ - 1, sub, sub + 63);
+                                 const float4 *w0 = sc + step % STAGES * 2 * BQ, *w1 = x.branches == 2 ? w0 + BQ : w0;
 #pragma unroll
-        for (int k = 0; k < BQ / 8; k++) {
-            const int q = 8 * k + 2 * t4;
-            float pm[4], ds[4];
-            if (set >= 0) {
-                const float4 *w = set ? w1 : w0;
-                const float4 u = w[q], v = w[q + 1];
+                                 for (int k = 0; k < BQ / 8; k++) {
+                                     const int q = 8 * k + 2 * t4;
+                                     float pm[4], ds[4];
+                                     if (set >= 0) {
+                                         const float4 *w = set ? w1 : w0;
+                                         const float4 u = w[q], v = w[q + 1];
 #pragma unroll
-                for (int e = 0; e < 4; e++)
-                    element(e & 1 ? v : u, c[k][e], y[k][e], sl2, &pm[e], &ds[e]);
-            } else {
+                                         for (int e = 0; e < 4; e++)
+                                             element(e & 1 ? v : u, c[k][e], y[k][e], sl2, &pm[e], &ds[e]);
+                                     } else {
 #pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const int back = i0 + q + (e & 1) - (mine + 8 * (e >> 1));
-                    const float4 w = (x.branches == 2 && back < x.window[1] ? w1 : w0)[q + (e & 1)];
-                    element(w, back >= 0 && back < x.window[0] ? c[k][e] : -INFINITY, y[k][e], sl2, &pm[e], &ds[e]);
-                }
-            }
-            p[k / 2][k % 2 * 2] = bf16_pack(pm[0], pm[1]);
-            p[k / 2][k % 2 * 2 + 1] = bf16_pack(pm[2], pm[3]);
-            a[k / 2][k % 2 * 2] = bf16_pack(ds[0], ds[1]);
-            a[k / 2][k % 2 * 2 + 1] = bf16_pack(ds[2], ds[3]);
-        }
+                                         for (int e = 0; e < 4; e++) {
+                                             const int back = i0 + q + (e & 1) - (mine + 8 * (e >> 1));
+                                             const float4 w = (x.branches == 2 && back < x.window[1] ? w1 : w0)[q + (e & 1)];
+                                             element(w, back >= 0 && back < x.window[0] ? c[k][e] : -INFINITY, y[k][e], sl2, &pm[e],
+                                                     &ds[e]);
+                                         }
+                                     }
+                                     p[k / 2][k % 2 * 2] = bf16_pack(pm[0], pm[1]);
+                                     p[k / 2][k % 2 * 2 + 1] = bf16_pack(pm[2], pm[3]);
+                                     a[k / 2][k % 2 * 2] = bf16_pack(ds[0], ds[1]);
+                                     a[k / 2][k % 2 * 2 + 1] = bf16_pack(ds[2], ds[3]);
+                                 }
     };
     begin(0); /* staggered as in the dq kernel */
     products(0);

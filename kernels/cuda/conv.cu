@@ -37,20 +37,25 @@ static __device__ __forceinline__ void state_st(void *p, bool f32, int64_t i, fl
 
 /* keep = width - 1 inputs before row `row`, oldest first, in x[TAPS - width ..]; rows before the sequence come from the state. */
 template <typename T>
-static __device__ __forceinline__ void history(float (&h)[TAPS], const conv_in &c, const T *x, const void *state, bool f32, int seq, int64_t first, int64_t row, int j)
+static __device__ __forceinline__ void history(float (&h)[TAPS], const conv_in &c, const T *x, const void *state, bool f32, int seq,
+                                               int64_t first, int64_t row, int j)
 {
     const int keep = c.width - 1;
 #pragma unroll
     for (int i = 0; i < TAPS - 1; i++) { /* h[i]: input of row - (TAPS - 1) + i */
         int64_t src = row - (TAPS - 1) + i;
         int back = (int)(first - src); /* > 0: before this call */
-        h[i] = i < TAPS - 1 - keep ? 0 : src >= first ? ld(x + src * c.dim + j) : state ? state_ld(state, f32, ((int64_t)seq * keep + keep - back) * c.dim + j) : 0;
+        h[i] = i < TAPS - 1 - keep ? 0
+               : src >= first      ? ld(x + src * c.dim + j)
+               : state             ? state_ld(state, f32, ((int64_t)seq * keep + keep - back) * c.dim + j)
+                                   : 0;
     }
 }
 
 /* step: all sequences are one token, tile is 1, and the state moves here. */
 template <typename T>
-static __global__ void __launch_bounds__(128) conv_kernel(conv_in c, T *y, T *pre, const T *x, const T *wt, void *state, bool f32, bool step)
+static __global__ void __launch_bounds__(128)
+    conv_kernel(conv_in c, T *y, T *pre, const T *x, const T *wt, void *state, bool f32, bool step)
 {
     const int j = blockIdx.x * 128 + threadIdx.x, keep = c.width - 1;
     int64_t row = (int64_t)blockIdx.y * c.tile, end = min(row + c.tile, c.rows);
@@ -131,8 +136,8 @@ template <typename T> static void conv_run(struct backend *be, const struct op_c
         be_fail(be, E_CHECK, "op 'conv': %" PRId64 " rows in %d sequences, possible on cuda are 4 million in 65535", c.rows, c.n);
         return;
     }
-    conv_kernel<T><<<dim3(CEIL_DIV(c.dim, 128), (unsigned)CEIL_DIV(c.rows, c.tile)), 128, 0, stream>>>(c, cuda_p<T>(d->y), cuda_p<T>(d->pre), cuda_p<T>(d->x), cuda_p<T>(d->w),
-                                                                                                      d->state.p, f32, single && keeps);
+    conv_kernel<T><<<dim3(CEIL_DIV(c.dim, 128), (unsigned)CEIL_DIV(c.rows, c.tile)), 128, 0, stream>>>(
+        c, cuda_p<T>(d->y), cuda_p<T>(d->pre), cuda_p<T>(d->x), cuda_p<T>(d->w), d->state.p, f32, single && keeps);
     if (keeps && !single)
         conv_state_kernel<T><<<dim3(CEIL_DIV(c.dim, 128), c.n), 128, 0, stream>>>(c, cuda_p<T>(d->x), d->state.p, f32);
 }
@@ -142,10 +147,12 @@ void cuda_op_conv(struct backend *be, const struct op_conv *d)
 }
 
 /*
- * dc = dy silu'(pre);  dx[s] = sum_w wt[w] dc[s + width - 1 - w] inside the sequence;  part[tile][dim][TAPS]: sum over the tile's rows t of dc[t] x[t - (TAPS - 1) + w].
+ * dc = dy silu'(pre);  dx[s] = sum_w wt[w] dc[s + width - 1 - w] inside the sequence;  part[tile][dim][TAPS]: sum over the tile's rows t of
+ * dc[t] x[t - (TAPS - 1) + w].
  */
 template <typename T>
-static __global__ void __launch_bounds__(128) conv_bwd_kernel(conv_in c, T *dx, float *part, const T *dy, const T *pre, const T *x, const T *wt)
+static __global__ void __launch_bounds__(128)
+    conv_bwd_kernel(conv_in c, T *dx, float *part, const T *dy, const T *pre, const T *x, const T *wt)
 {
     const int j = blockIdx.x * 128 + threadIdx.x;
     int64_t row = (int64_t)blockIdx.y * c.tile, end = min(row + c.tile, c.rows);
@@ -232,9 +239,11 @@ template <typename T> static void conv_bwd_run(struct backend *be, const struct 
         if (!part)
             return;
     }
-    conv_bwd_kernel<T><<<dim3(CEIL_DIV(c.dim, 128), tiles), 128, 0, stream>>>(c, cuda_p<T>(d->dx), part, cuda_p<T>(d->dy), cuda_p<T>(d->pre), cuda_p<T>(d->x), cuda_p<T>(d->w));
+    conv_bwd_kernel<T><<<dim3(CEIL_DIV(c.dim, 128), tiles), 128, 0, stream>>>(c, cuda_p<T>(d->dx), part, cuda_p<T>(d->dy),
+                                                                              cuda_p<T>(d->pre), cuda_p<T>(d->x), cuda_p<T>(d->w));
     if (part)
-        CUDA_BY_TYPE(d->dw.dt, W, conv_dw_kernel<W><<<dim3(CEIL_DIV(c.dim, 32), c.width), 256, 0, stream>>>(c, cuda_p<W>(d->dw), part, tiles););
+        CUDA_BY_TYPE(d->dw.dt, W,
+                     conv_dw_kernel<W><<<dim3(CEIL_DIV(c.dim, 32), c.width), 256, 0, stream>>>(c, cuda_p<W>(d->dw), part, tiles););
 }
 void cuda_op_conv_bwd(struct backend *be, const struct op_conv_bwd *d)
 {

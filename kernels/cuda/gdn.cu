@@ -4,8 +4,9 @@
 enum { C = GDN_CHUNK, LF = C + 4 };
 
 /*
- * a = (I + L)^-1 from l = L below the diagonal, both [64][LF] float, 256 threads: the four diagonal blocks of 16 by substitution, one column a thread; then the blocks below, by
- * distance from the diagonal: A_pm = -A_pp sum_{m <= r < p} L_pr A_rm, the sums waiting in the blocks above the diagonal. What remains there is not to be read.
+ * a = (I + L)^-1 from l = L below the diagonal, both [64][LF] float, 256 threads: the four diagonal blocks of 16 by substitution, one
+ * column a thread; then the blocks below, by distance from the diagonal: A_pm = -A_pp sum_{m <= r < p} L_pr A_rm, the sums waiting in the
+ * blocks above the diagonal. What remains there is not to be read.
  */
 static __device__ __forceinline__ void gdn_invert(float *a, const float *l)
 {
@@ -103,7 +104,8 @@ template <typename T, int KD> struct pre_smem {
 };
 
 /* One chunk of one value head. 8 warps: 4 blocks of 16 rows x 2 halves of the columns. */
-template <typename T, int KD> static __global__ void __launch_bounds__(256) gdn_pre_kernel(gdn_in<T> x, gdn_pre<T> pre, gdn_saved ainv, bool have)
+template <typename T, int KD>
+static __global__ void __launch_bounds__(256) gdn_pre_kernel(gdn_in<T> x, gdn_pre<T> pre, gdn_saved ainv, bool have)
 {
     constexpr int LK = tile_ld<T>(KD);
     extern __shared__ __align__(16) unsigned char raw[];
@@ -112,7 +114,8 @@ template <typename T, int KD> static __global__ void __launch_bounds__(256) gdn_
     const gdn_chunk_at at = gdn_find(x, seq, blockIdx.x);
     if (!at.n)
         return;
-    const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim, a0 = (at.row * x.hv + head) * C, lda = (int64_t)x.hv * C;
+    const int64_t ldk = (int64_t)x.h * x.kdim, from = at.row * ldk + head / (x.hv / x.h) * x.kdim, a0 = (at.row * x.hv + head) * C,
+                  lda = (int64_t)x.hv * C;
     tile_load<C, KD, 256>(s.k, LK, x.k + from, ldk, at.n, x.kdim, x.veck, tid);
     tile_load<C, KD, 256>(s.q, LK, x.q + from, ldk, at.n, x.kdim, x.veck, tid);
     cp_commit();
@@ -148,7 +151,8 @@ template <typename T, int KD> static __global__ void __launch_bounds__(256) gdn_
     T *p = pre.p + out * C * C, *ag = pre.ag + out * C * C;
     tile_each(acc, [&](int r, int c, float u, float v) {
         const int i = row0 + r, j = col0 + c;
-        const float g0 = j <= i ? gdn_exp<T>(gdn_since(s.hi, s.lo, i, j)) : 0, g1 = j + 1 <= i ? gdn_exp<T>(gdn_since(s.hi, s.lo, i, j + 1)) : 0;
+        const float g0 = j <= i ? gdn_exp<T>(gdn_since(s.hi, s.lo, i, j)) : 0,
+                    g1 = j + 1 <= i ? gdn_exp<T>(gdn_since(s.hi, s.lo, i, j + 1)) : 0;
         st2(p + i * C + j, x.scale * g0 * u, x.scale * g1 * v);
         const float2 a = ld2(s.a + i * LF + j);
         st2(ag + i * C + j, j <= i ? g0 * a.x * s.beta[j] : 0, j + 1 <= i ? g1 * a.y * s.beta[j + 1] : 0);
@@ -160,7 +164,8 @@ template <typename T, int KD> static __global__ void __launch_bounds__(256) gdn_
     }
 }
 
-template <typename T, int KD> static void launch_pre(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, gdn_saved ainv, bool have)
+template <typename T, int KD>
+static void launch_pre(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, gdn_saved ainv, bool have)
 {
     size_t bytes = sizeof(pre_smem<T, KD>);
     if (tile_allow_smem(be, gdn_pre_kernel<T, KD>, bytes))
@@ -187,10 +192,12 @@ template <typename T, int KD, int VB, int STAGES> struct scan_smem {
     T s[KD * tile_ld<T>(VB)], w[C * tile_ld<T>(VB)], vn[C * tile_ld<T>(VB)], vt[C * tile_ld<T>(VB)];
 };
 
-/* What 128 loading threads fetch of a chunk, in three parts of about the same size: one for each phase of a step, since all warps meet between phases. */
+/* What 128 loading threads fetch of a chunk, in three parts of about the same size: one for each phase of a step, since all warps meet
+ * between phases. */
 enum { LOAD_K = 1, LOAD_Q = 2, LOAD_REST = 4, LOAD_ALL = 7 };
 template <int PARTS, typename T, int KD, int VB>
-static __device__ __forceinline__ void scan_load(scan_stage<T, KD, VB> &s, const gdn_in<T> &x, const gdn_pre<T> &pre, gdn_chunk_at at, int head, int v0, bool want_q)
+static __device__ __forceinline__ void scan_load(scan_stage<T, KD, VB> &s, const gdn_in<T> &x, const gdn_pre<T> &pre, gdn_chunk_at at,
+                                                 int head, int v0, bool want_q)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB);
     const int tid = threadIdx.x - 512;
@@ -220,19 +227,23 @@ static __device__ __forceinline__ int frag_col(int i)
 }
 
 /*
- * One block of VB value columns of one head of one sequence. 20 warps: 0 to 7 carry the chain U = K S, V' = Ag (V - gamma U), S = decay S + K^T (tail V'); 8 to 15 follow with
- * the output O = s gamma (Q S) + P V' and save S; 16 to 19 load. Tokens: 4 blocks of 16 rows x 2 halves of the columns; the state: KD / 16 blocks of rows.
+ * One block of VB value columns of one head of one sequence. 20 warps: 0 to 7 carry the chain U = K S, V' = Ag (V - gamma U), S = decay S +
+ * K^T (tail V'); 8 to 15 follow with the output O = s gamma (Q S) + P V' and save S; 16 to 19 load. Tokens: 4 blocks of 16 rows x 2 halves
+ * of the columns; the state: KD / 16 blocks of rows.
  */
 template <typename T, int KD, int VB, int STAGES>
-static __global__ void __launch_bounds__(640) gdn_scan_kernel(gdn_in<T> x, gdn_pre<T> pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
+static __global__ void __launch_bounds__(640)
+    gdn_scan_kernel(gdn_in<T> x, gdn_pre<T> pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NT = VB / 16, SN = KD == 128 ? VB / 8 : VB / 16;
     extern __shared__ __align__(16) unsigned char raw[];
     scan_smem<T, KD, VB, STAGES> &m = *(scan_smem<T, KD, VB, STAGES> *)raw;
-    const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, role = tid >> 8, wr = (tid >> 5) & 7, row0 = 16 * (wr & 3), cv = (wr >> 2) * (VB / 2);
+    const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, role = tid >> 8, wr = (tid >> 5) & 7,
+              row0 = 16 * (wr & 3), cv = (wr >> 2) * (VB / 2);
     const int srow = KD == 128 ? 16 * wr : row0, sc = KD == 128 ? 0 : cv;
     const int first = x.q_off[seq], len = x.q_off[seq + 1] - first, chunks = (len + C - 1) / C, cols = min(VB, x.vdim - v0);
-    const int64_t state = ((int64_t)seq * x.hv + head) * x.kdim * x.vdim + v0, hs0 = (hs.p ? gdn_first_chunk(x.q_off, seq) : 0) * x.hv + head, ldv = (int64_t)x.hv * x.vdim;
+    const int64_t state = ((int64_t)seq * x.hv + head) * x.kdim * x.vdim + v0,
+                  hs0 = (hs.p ? gdn_first_chunk(x.q_off, seq) : 0) * x.hv + head, ldv = (int64_t)x.hv * x.vdim;
     const bool vech = x.vecv && aligned16(hs.p);
     float sa[1][SN][4]; /* role 0: rows srow .. of the state, columns sc .. */
     tile_zero(sa);
@@ -331,7 +342,8 @@ static void launch_scan(struct backend *be, const gdn_in<T> &x, const gdn_pre<T>
     constexpr int VB = 32, STAGES = sizeof(T) == 2 ? 3 : 1;
     size_t bytes = sizeof(scan_smem<T, KD, VB, STAGES>);
     if (tile_allow_smem(be, gdn_scan_kernel<T, KD, VB, STAGES>, bytes))
-        gdn_scan_kernel<T, KD, VB, STAGES><<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 640, bytes, cuda_of(be)->stream>>>(x, pre, o, s_in, s_out, hs);
+        gdn_scan_kernel<T, KD, VB, STAGES>
+            <<<dim3(CEIL_DIV(x.vdim, VB), x.hv, x.n), 640, bytes, cuda_of(be)->stream>>>(x, pre, o, s_in, s_out, hs);
 }
 template <typename T>
 void gdn_run_scan(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, T *o, const float *s_in, float *s_out, gdn_saved hs)
@@ -342,15 +354,18 @@ void gdn_run_scan(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre,
         launch_scan<T, 128>(be, x, pre, o, s_in, s_out, hs);
 }
 template void gdn_run_scan<bf16>(struct backend *, const gdn_in<bf16> &, const gdn_pre<bf16> &, bf16 *, const float *, float *, gdn_saved);
-template void gdn_run_scan<float>(struct backend *, const gdn_in<float> &, const gdn_pre<float> &, float *, const float *, float *, gdn_saved);
+template void gdn_run_scan<float>(struct backend *, const gdn_in<float> &, const gdn_pre<float> &, float *, const float *, float *,
+                                  gdn_saved);
 
 /* ---- one token each ---- */
 
 /*
- * 32 value columns (lanes) of one head of one sequence; warp w holds R rows of the state. u = (alpha S)^T k, S' = alpha S + k delta^T, o = s S'^T q.
- * All loads of a column of the state are in flight at once: the step moves 2 K V floats and little else.
+ * 32 value columns (lanes) of one head of one sequence; warp w holds R rows of the state. u = (alpha S)^T k, S' = alpha S + k delta^T, o =
+ * s S'^T q. All loads of a column of the state are in flight at once: the step moves 2 K V floats and little else.
  */
-template <typename T, int R> static __global__ void __launch_bounds__(256) gdn_step_kernel(gdn_in<T> x, T *o, const float *s_in, float *s_out, gdn_saved hs, gdn_saved ainv)
+template <typename T, int R>
+static __global__ void __launch_bounds__(256)
+    gdn_step_kernel(gdn_in<T> x, T *o, const float *s_in, float *s_out, gdn_saved hs, gdn_saved ainv)
 {
     __shared__ float part[8][32], qs[8 * R], ks[8 * R];
     const int head = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x >> 5, lane = threadIdx.x & 31, c = blockIdx.x * 32 + lane;

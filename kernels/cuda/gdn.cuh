@@ -1,10 +1,12 @@
 /*
- * Gated delta rule in chunks of 64 tokens: what its forward and backward share. First a kernel over all chunks and heads at once makes what does not depend on the state,
+ * Gated delta rule in chunks of 64 tokens: what its forward and backward share. First a kernel over all chunks and heads at once makes what
+ * does not depend on the state,
  *
- *     A = (I + strict_lower(beta_i k_i.k_j))^-1,  Ag = Gam o A o beta_j,  P = s Gam o (Q K^T),  gamma = exp(cum), tail = exp(cum_last - cum);
+ *     A = (I + strict_lower(beta_i k_i.k_j))^-1,  Ag = Gam o A o beta_j,  P = s Gam o (Q K^T),  gamma = exp(cum), tail = exp(cum_last -
+ * cum);
  *
- * then a scan over the chunks of each head and block of value columns carries the state. Gates enter only as exp of differences that are never positive, selected before the
- * exp. The inverse and all gates are float, the operands of products are T.
+ * then a scan over the chunks of each head and block of value columns carries the state. Gates enter only as exp of differences that are
+ * never positive, selected before the exp. The inverse and all gates are float, the operands of products are T.
  */
 #ifndef KERNELS_CUDA_GDN_CUH
 #define KERNELS_CUDA_GDN_CUH
@@ -21,7 +23,7 @@ template <typename T> struct gdn_in {
     int n, h, hv, kdim, vdim, longest; /* longest: chunks of the longest sequence */
     int64_t rows, slots;               /* slots: chunks that the scratch has room for */
     float scale;
-    bool veck, vecv;                   /* rows of keys, of values can be moved by 16 bytes */
+    bool veck, vecv; /* rows of keys, of values can be moved by 16 bytes */
 };
 /* Made per chunk, in the op's workspace. Chunk c of sequence s has slot q_off[s] / 64 + s + c. */
 template <typename T> struct gdn_pre {
@@ -45,7 +47,10 @@ struct gdn_chunk_at {
 template <typename T> static __device__ __forceinline__ gdn_chunk_at gdn_find(const gdn_in<T> &x, int seq, int chunk)
 {
     int first = x.q_off[seq], left = x.q_off[seq + 1] - first - chunk * GDN_CHUNK;
-    return {(int64_t)first + chunk * GDN_CHUNK, (int64_t)first / GDN_CHUNK + seq + chunk, left < 0 ? 0 : left < GDN_CHUNK ? left : GDN_CHUNK};
+    return {(int64_t)first + chunk * GDN_CHUNK, (int64_t)first / GDN_CHUNK + seq + chunk,
+            left < 0           ? 0
+            : left < GDN_CHUNK ? left
+                               : GDN_CHUNK};
 }
 /* The same from the sequence's first row and length, for loops over its chunks. */
 static __device__ __forceinline__ gdn_chunk_at gdn_nth(int first, int len, int seq, int chunk)
@@ -64,7 +69,8 @@ static __device__ __forceinline__ int64_t gdn_first_chunk(const int *q_off, int 
     return sum;
 }
 
-/* Inclusive sums of g from the chunk's start as two floats (after a spike differences of sums would lose digits); beyond n as at n - 1. One warp. */
+/* Inclusive sums of g from the chunk's start as two floats (after a spike differences of sums would lose digits); beyond n as at n - 1. One
+ * warp. */
 static __device__ __forceinline__ void gdn_cumulate(float *hi, float *lo, const float *g, int64_t ld_g, int n)
 {
     const int lane = threadIdx.x & 31;
@@ -93,7 +99,8 @@ template <typename T> static __device__ __forceinline__ float gdn_exp(float x)
 }
 
 /* Rows of a fragment to global memory: row stride ld, rows below n, columns below cols. */
-template <typename T, int NT> static __device__ __forceinline__ void gdn_rows_out(float (&c)[1][NT][4], T *to, int64_t ld_to, int row0, int n, int cols, bool vec)
+template <typename T, int NT>
+static __device__ __forceinline__ void gdn_rows_out(float (&c)[1][NT][4], T *to, int64_t ld_to, int row0, int n, int cols, bool vec)
 {
     tile_each(c, [&](int r, int col, float u, float v) {
         T *y = to + (int64_t)(row0 + r) * ld_to + col;

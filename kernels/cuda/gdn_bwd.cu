@@ -1,13 +1,14 @@
 /*
- * Gated delta rule, backward, in three kernels: what does not depend on the state (gdn.cuh); a scan from the last chunk to the first that carries dS, the gradient of the state
- * at the chunk's end; and one over all chunks and heads at once for the rest:
+ * Gated delta rule, backward, in three kernels: what does not depend on the state (gdn.cuh); a scan from the last chunk to the first that
+ * carries dS, the gradient of the state at the chunk's end; and one over all chunks and heads at once for the rest:
  *
  *     scan   dV' = tail o (K dS) + P^T dO,  dV = dW = Ag^T dV',  dU = -gamma o dW,  dS <- decay dS + s Q^T (gamma o dO) + K^T dU
  *     rest   U = K S,  W = V - gamma o U,  V' = Ag W,  dAg = tril(dV' W^T),  dPg = tril(dO V'^T),  N = s Gam o dPg
  *            dA = Gam o dAg o beta_j,  dL = -strict_lower(A^T dA A^T),  M = beta_i dL
  *            dQ = s gamma o (dO S^T) + N K,  dK = tail o (V' dS^T) + dU S^T + N^T Q + (M + M^T) K
  *            dbeta_j = sum_i (Gam o dAg o A)_ij + sum_i dL_ji (K K^T)_ji
- *            dcum_i = rowsum(E) - colsum(E) + q.dQ_state + dU.U - k.dK_state, E = dPg o P + dAg o Ag;  dcum_last += sum k.dK_state + decay <dS, S>;  dg = reverse sums of dcum
+ *            dcum_i = rowsum(E) - colsum(E) + q.dQ_state + dU.U - k.dK_state, E = dPg o P + dAg o Ag;  dcum_last += sum k.dK_state + decay
+ * <dS, S>;  dg = reverse sums of dcum
  *
  * With several value heads to a key head dq and dk are made per value head and then added, in ascending order.
  */
@@ -16,9 +17,9 @@
 enum { C = GDN_CHUNK };
 
 template <typename T> struct bwd_out {
-    T *dq, *dk, *dv; /* dq, dk: with one value head per key head */
+    T *dq, *dk, *dv;                       /* dq, dk: with one value head per key head */
     float *dg, *dbeta, *dq_part, *dk_part; /* parts: [rows][hv][kdim] */
-    T *dvn, *ds; /* [rows][hv][vdim]; [slots][hv][kdim][vdim] */
+    T *dvn, *ds;                           /* [rows][hv][vdim]; [slots][hv][kdim][vdim] */
 };
 
 /* ---- the scan ---- */
@@ -35,7 +36,8 @@ template <typename T, int KD, int VB, int STAGES> struct rev_smem {
 /* In three parts, as in gdn.cu. */
 enum { LOAD_K = 1, LOAD_Q = 2, LOAD_REST = 4, LOAD_ALL = 7 };
 template <int PARTS, typename T, int KD, int VB>
-static __device__ __forceinline__ void rev_load(rev_stage<T, KD, VB> &s, const gdn_in<T> &x, const gdn_pre<T> &pre, const T *d_o, gdn_chunk_at at, int head, int v0)
+static __device__ __forceinline__ void rev_load(rev_stage<T, KD, VB> &s, const gdn_in<T> &x, const gdn_pre<T> &pre, const T *d_o,
+                                                gdn_chunk_at at, int head, int v0)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB);
     const int tid = threadIdx.x - 512;
@@ -54,8 +56,8 @@ static __device__ __forceinline__ void rev_load(rev_stage<T, KD, VB> &s, const g
 }
 
 /*
- * One block of VB value columns of one head of one sequence. 20 warps: 0 to 7 carry the tokens' chain (4 blocks of 16 rows x 2 halves of the columns), 8 to 15 hold dS (KD / 16
- * blocks of rows), 16 to 19 load.
+ * One block of VB value columns of one head of one sequence. 20 warps: 0 to 7 carry the tokens' chain (4 blocks of 16 rows x 2 halves of
+ * the columns), 8 to 15 hold dS (KD / 16 blocks of rows), 16 to 19 load.
  */
 template <typename T, int KD, int VB, int STAGES>
 static __global__ void __launch_bounds__(640) gdn_rev_kernel(gdn_in<T> x, gdn_pre<T> pre, const T *d_o, bwd_out<T> out)
@@ -63,7 +65,8 @@ static __global__ void __launch_bounds__(640) gdn_rev_kernel(gdn_in<T> x, gdn_pr
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NT = VB / 16, SN = KD == 128 ? VB / 8 : VB / 16;
     extern __shared__ __align__(16) unsigned char raw[];
     rev_smem<T, KD, VB, STAGES> &m = *(rev_smem<T, KD, VB, STAGES> *)raw;
-    const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, role = tid >> 8, wr = (tid >> 5) & 7, row0 = 16 * (wr & 3), cv = (wr >> 2) * (VB / 2);
+    const int v0 = blockIdx.x * VB, head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, role = tid >> 8, wr = (tid >> 5) & 7,
+              row0 = 16 * (wr & 3), cv = (wr >> 2) * (VB / 2);
     const int srow = KD == 128 ? 16 * wr : row0, sc = KD == 128 ? 0 : cv;
     const int first = x.q_off[seq], len = x.q_off[seq + 1] - first, chunks = (len + C - 1) / C, cols = min(VB, x.vdim - v0);
     const int64_t ldv = (int64_t)x.hv * x.vdim;
@@ -97,7 +100,8 @@ static __global__ void __launch_bounds__(640) gdn_rev_kernel(gdn_in<T> x, gdn_pr
                 const float t = s.gates[C + row0 + r];
                 u *= t, v *= t;
             });
-            tile_mm<1, NT, true, false>(acc, s.p + row0 * LC + row0, LC, s.go + row0 * LV + cv, LV, C - row0); /* P^T: rows above the diagonal are zero */
+            tile_mm<1, NT, true, false>(acc, s.p + row0 * LC + row0, LC, s.go + row0 * LV + cv, LV,
+                                        C - row0); /* P^T: rows above the diagonal are zero */
             tile_each(acc, [&](int r, int c, float u, float v) { st2(m.dvn + (row0 + r) * LV + cv + c, u, v); });
         } else if (role == 1) {
             const int t = tid - 256;
@@ -178,7 +182,8 @@ static __device__ __forceinline__ float get_row(const float (&from)[QUARTERS][C]
     return (from[0][i] + from[1][i]) + (from[2][i] + from[3][i]);
 }
 /* Rows of c dotted with rows of a tile in shared memory. */
-template <typename T, int NT> static __device__ __forceinline__ void dot_rows(float (&to)[QUARTERS][C], float (&c)[1][NT][4], const T *x, int ldx, int quarter, int row0)
+template <typename T, int NT>
+static __device__ __forceinline__ void dot_rows(float (&to)[QUARTERS][C], float (&c)[1][NT][4], const T *x, int ldx, int quarter, int row0)
 {
     float lo = 0, hi = 0;
     const int g = (threadIdx.x & 31) >> 2;
@@ -194,12 +199,13 @@ template <typename T, int NT> static __device__ __forceinline__ void dot_rows(fl
 }
 
 template <typename T, int KD, int VB>
-static __device__ __forceinline__ void rest_load(rest_stage<T, KD, VB> &s, const gdn_in<T> &x, const T *d_o, const bwd_out<T> &out, gdn_saved hs, gdn_chunk_at at, int64_t chunk,
-                                                 int head, int v0)
+static __device__ __forceinline__ void rest_load(rest_stage<T, KD, VB> &s, const gdn_in<T> &x, const T *d_o, const bwd_out<T> &out,
+                                                 gdn_saved hs, gdn_chunk_at at, int64_t chunk, int head, int v0)
 {
     constexpr int LV = tile_ld<T>(VB);
     const int tid = threadIdx.x;
-    const int64_t ldv = (int64_t)x.hv * x.vdim, rows = (at.row * x.hv + head) * x.vdim + v0, kv = (int64_t)x.kdim * x.vdim, from = (chunk * x.hv + head) * kv + v0;
+    const int64_t ldv = (int64_t)x.hv * x.vdim, rows = (at.row * x.hv + head) * x.vdim + v0, kv = (int64_t)x.kdim * x.vdim,
+                  from = (chunk * x.hv + head) * kv + v0;
     if (hs.f32)
         tile_load<KD, VB, REST_THREADS>(s.s, LV, (const float *)hs.p + from, x.vdim, x.kdim, x.vdim - v0, x.vecv && sizeof(T) == 4, tid);
     else
@@ -214,7 +220,8 @@ static __device__ __forceinline__ void rest_load(rest_stage<T, KD, VB> &s, const
 
 /* dA into ag, N into p, with the sums of E and Gam dAg A: this warp's 16 rows x 16 columns. */
 template <typename T, int KD, int VB, int STAGES>
-static __device__ __forceinline__ void rest_gates(rest_smem<T, KD, VB, STAGES> &s, float scale, float (&dag)[1][2][4], float (&dpg)[1][2][4], int row0, int col0)
+static __device__ __forceinline__ void rest_gates(rest_smem<T, KD, VB, STAGES> &s, float scale, float (&dag)[1][2][4],
+                                                  float (&dpg)[1][2][4], int row0, int col0)
 {
     constexpr int LC = tile_ld<T>(C);
     const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
@@ -262,7 +269,8 @@ static __device__ __forceinline__ void rest_gates(rest_smem<T, KD, VB, STAGES> &
 
 /* dg and dbeta from the sums; one warp, lane has tokens 2 lane and 2 lane + 1. dsum: decay <dS, S>. */
 template <typename T, typename S>
-static __device__ __forceinline__ void rest_tokens(const S &s, const gdn_in<T> &x, const bwd_out<T> &out, gdn_chunk_at at, int head, float dsum)
+static __device__ __forceinline__ void rest_tokens(const S &s, const gdn_in<T> &x, const bwd_out<T> &out, gdn_chunk_at at, int head,
+                                                   float dsum)
 {
     const int lane = threadIdx.x & 31;
     double v[2], kd = 0;
@@ -270,7 +278,9 @@ static __device__ __forceinline__ void rest_tokens(const S &s, const gdn_in<T> &
     for (int e = 0; e < 2; e++) {
         const int i = 2 * lane + e;
         float k = get_row(s.row[ROW_K], i), col_e = get_row(s.col[COL_E], i), col_a = get_row(s.col[COL_A], i);
-        v[e] = i < at.n ? (double)(get_row(s.row[ROW_E], i) - col_e) + (double)get_row(s.row[ROW_Q], i) + (double)get_row(s.row[ROW_U], i) - (double)k : 0;
+        v[e] = i < at.n ? (double)(get_row(s.row[ROW_E], i) - col_e) + (double)get_row(s.row[ROW_Q], i) + (double)get_row(s.row[ROW_U], i) -
+                              (double)k
+                        : 0;
         kd += i < at.n ? (double)k : 0;
         if (i < at.n)
             out.dbeta[(at.row + i) * x.hv + head] = col_a + get_row(s.row[ROW_L], i);
@@ -297,7 +307,8 @@ template <int KD> struct rest_sums {
 
 /* One block of value columns into the sums. */
 template <typename T, int KD, int VB, int STAGES>
-static __device__ __forceinline__ void rest_values(rest_smem<T, KD, VB, STAGES> &m, rest_stage<T, KD, VB> &s, rest_sums<KD> &r, int row0, int quarter)
+static __device__ __forceinline__ void rest_values(rest_smem<T, KD, VB, STAGES> &m, rest_stage<T, KD, VB> &s, rest_sums<KD> &r, int row0,
+                                                   int quarter)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), LV = tile_ld<T>(VB), NK = KD / 32, NV = VB / 32;
     const int tid = threadIdx.x, g = (tid & 31) >> 2, ck = quarter * KD / 4, cc = quarter * C / 4, cv = quarter * VB / 4;
@@ -332,7 +343,8 @@ static __device__ __forceinline__ void rest_values(rest_smem<T, KD, VB, STAGES> 
 }
 
 /* From dA in ag: M into ag, with its part of dbeta. */
-template <typename T, int KD, int VB, int STAGES> static __device__ __forceinline__ void rest_inverse(rest_smem<T, KD, VB, STAGES> &m, int row0, int quarter)
+template <typename T, int KD, int VB, int STAGES>
+static __device__ __forceinline__ void rest_inverse(rest_smem<T, KD, VB, STAGES> &m, int row0, int quarter)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C);
     const int tid = threadIdx.x, g = (tid & 31) >> 2, cc = quarter * C / 4;
@@ -360,12 +372,14 @@ template <typename T, int KD, int VB, int STAGES> static __device__ __forceinlin
 
 /* One chunk of one value head. 16 warps: 4 blocks of 16 tokens x 4 quarters of the columns. */
 template <typename T, int KD, int VB, int STAGES>
-static __global__ void __launch_bounds__(REST_THREADS, 1) gdn_rest_kernel(gdn_in<T> x, gdn_pre<T> pre, const T *d_o, gdn_saved ainv, gdn_saved hs, bwd_out<T> out)
+static __global__ void __launch_bounds__(REST_THREADS, 1)
+    gdn_rest_kernel(gdn_in<T> x, gdn_pre<T> pre, const T *d_o, gdn_saved ainv, gdn_saved hs, bwd_out<T> out)
 {
     constexpr int LK = tile_ld<T>(KD), LC = tile_ld<T>(C), NK = KD / 32;
     extern __shared__ __align__(16) unsigned char raw[];
     rest_smem<T, KD, VB, STAGES> &m = *(rest_smem<T, KD, VB, STAGES> *)raw;
-    const int head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, row0 = 16 * (warp & 3), quarter = warp >> 2, ck = quarter * KD / 4;
+    const int head = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, row0 = 16 * (warp & 3), quarter = warp >> 2,
+              ck = quarter * KD / 4;
     const gdn_chunk_at at = gdn_find(x, seq, blockIdx.x);
     if (!at.n)
         return;
@@ -457,7 +471,8 @@ template <typename T> static __global__ void gdn_heads_kernel(T *dq, T *dk, cons
 }
 
 template <typename T, int KD>
-static void launch_bwd(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, const T *d_o, gdn_saved ainv, gdn_saved hs, const bwd_out<T> &out)
+static void launch_bwd(struct backend *be, const gdn_in<T> &x, const gdn_pre<T> &pre, const T *d_o, gdn_saved ainv, gdn_saved hs,
+                       const bwd_out<T> &out)
 {
     constexpr int VB = 32, VR = sizeof(T) == 2 ? 64 : 32, STAGES = sizeof(T) == 2 ? 3 : 1, HALVES = sizeof(T) == 2 ? 2 : 1;
     cudaStream_t stream = cuda_of(be)->stream;
@@ -479,7 +494,8 @@ template <typename T> static void gdn_bwd_run(struct backend *be, const struct o
     const int64_t kv = (int64_t)x.kdim * x.vdim;
     const enum dtype act = be->act;
     gdn_saved ainv = gdn_saved_of(d->ainv), hs = gdn_saved_of(d->hs);
-    bwd_out<T> out = {cuda_p<T>(d->dq), cuda_p<T>(d->dk), cuda_p<T>(d->dv), cuda_p<float>(d->dg), cuda_p<float>(d->dbeta), NULL, NULL, NULL, NULL};
+    bwd_out<T> out = {
+        cuda_p<T>(d->dq), cuda_p<T>(d->dk), cuda_p<T>(d->dv), cuda_p<float>(d->dg), cuda_p<float>(d->dbeta), NULL, NULL, NULL, NULL};
     out.dvn = cuda_ws_of<T>(be, x.rows * x.hv * x.vdim);
     out.ds = cuda_ws_of<T>(be, x.slots * x.hv * kv);
     if (x.hv != x.h) {
@@ -501,7 +517,8 @@ template <typename T> static void gdn_bwd_run(struct backend *be, const struct o
         launch_bwd<T, 128>(be, x, pre, cuda_p<T>(d->d_o), ainv, hs, out);
     if (x.hv != x.h) {
         int64_t n = x.rows * x.h * x.kdim;
-        gdn_heads_kernel<T><<<dim3((unsigned)CEIL_DIV(n, 256), 2), 256, 0, cuda_of(be)->stream>>>(out.dq, out.dk, out.dq_part, out.dk_part, n, x.hv / x.h, x.kdim);
+        gdn_heads_kernel<T><<<dim3((unsigned)CEIL_DIV(n, 256), 2), 256, 0, cuda_of(be)->stream>>>(out.dq, out.dk, out.dq_part, out.dk_part,
+                                                                                                  n, x.hv / x.h, x.kdim);
     }
 }
 void cuda_op_gdn_bwd(struct backend *be, const struct op_gdn_bwd *d)

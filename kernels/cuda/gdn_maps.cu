@@ -58,7 +58,8 @@ struct prep_in {
 };
 
 /* y = x / sqrt(sum x^2 + 1e-6), after SiLU; heads 0 .. rows h - 1 are q's, the others k's. */
-template <typename T, int V> static __global__ void __launch_bounds__(256) prep_qk_kernel(prep_in p, T *q, T *k, float *rq, float *rk, const T *q_lin, const T *k_lin)
+template <typename T, int V>
+static __global__ void __launch_bounds__(256) prep_qk_kernel(prep_in p, T *q, T *k, float *rq, float *rk, const T *q_lin, const T *k_lin)
 {
     int64_t at = ((int64_t)blockIdx.x * 256 + threadIdx.x) >> 5, heads = p.rows * p.h;
     const int lane = threadIdx.x & 31;
@@ -110,7 +111,8 @@ static __device__ __forceinline__ float softplus_f(float x)
 }
 
 template <typename A, typename B>
-static __global__ void __launch_bounds__(256) prep_gates_kernel(prep_in p, float *g, float *beta, const A *a_lin, const B *b_lin, const float *a_log, const float *dt_bias)
+static __global__ void __launch_bounds__(256)
+    prep_gates_kernel(prep_in p, float *g, float *beta, const A *a_lin, const B *b_lin, const float *a_log, const float *dt_bias)
 {
     int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
     if (i >= p.rows * p.hv)
@@ -131,13 +133,16 @@ template <typename T> static void gdn_prep_run(struct backend *be, const struct 
     cudaStream_t s = cuda_of(be)->stream;
     int64_t nv = d->rows * d->hv * d->vdim, ng = d->rows * d->hv;
     BY_FOUR(by_four(d->kdim, {d->q.p, d->k.p, d->q_lin.p, d->k_lin.p}), V,
-            prep_qk_kernel<T, V><<<blocks_of(2 * d->rows * d->h, 8), 256, 0, s>>>(p, cuda_p<T>(d->q), cuda_p<T>(d->k), cuda_p<float>(d->rq), cuda_p<float>(d->rk),
-                                                                                  cuda_p<T>(d->q_lin), cuda_p<T>(d->k_lin)););
+            prep_qk_kernel<T, V>
+            <<<blocks_of(2 * d->rows * d->h, 8), 256, 0, s>>>(p, cuda_p<T>(d->q), cuda_p<T>(d->k), cuda_p<float>(d->rq),
+                                                              cuda_p<float>(d->rk), cuda_p<T>(d->q_lin), cuda_p<T>(d->k_lin)););
     BY_FOUR(nv % 4 == 0 && by_four(4, {d->v.p, d->v_lin.p}), V,
             prep_v_kernel<T, V><<<blocks_of(nv, 1024 * V), 256, 0, s>>>(cuda_p<T>(d->v), cuda_p<T>(d->v_lin), nv, d->silu););
     CUDA_BY_TYPE(d->a_lin.dt, A,
-                 CUDA_BY_TYPE(d->b_lin.dt, B, prep_gates_kernel<A, B><<<blocks_of(ng, 256), 256, 0, s>>>(p, cuda_p<float>(d->g), cuda_p<float>(d->beta), cuda_p<A>(d->a_lin),
-                                                                                                         cuda_p<B>(d->b_lin), cuda_p<float>(d->a_log), cuda_p<float>(d->dt_bias));););
+                 CUDA_BY_TYPE(d->b_lin.dt, B,
+                              prep_gates_kernel<A, B><<<blocks_of(ng, 256), 256, 0, s>>>(
+                                  p, cuda_p<float>(d->g), cuda_p<float>(d->beta), cuda_p<A>(d->a_lin), cuda_p<B>(d->b_lin),
+                                  cuda_p<float>(d->a_log), cuda_p<float>(d->dt_bias));););
 }
 void cuda_op_gdn_prep(struct backend *be, const struct op_gdn_prep *d)
 {
@@ -147,8 +152,8 @@ void cuda_op_gdn_prep(struct backend *be, const struct op_gdn_prep *d)
 
 /* y = r f(x): dx = r (dy - (dy.y) y) f'(x). */
 template <typename T, int V>
-static __global__ void __launch_bounds__(256)
-    prep_qk_bwd_kernel(prep_in p, T *dq, T *dk, const T *gq, const T *gk, const T *q, const T *k, const float *rq, const float *rk, const T *q_lin, const T *k_lin)
+static __global__ void __launch_bounds__(256) prep_qk_bwd_kernel(prep_in p, T *dq, T *dk, const T *gq, const T *gk, const T *q, const T *k,
+                                                                 const float *rq, const float *rk, const T *q_lin, const T *k_lin)
 {
     int64_t at = ((int64_t)blockIdx.x * 256 + threadIdx.x) >> 5, heads = p.rows * p.h;
     const int lane = threadIdx.x & 31;
@@ -177,7 +182,8 @@ static __global__ void __launch_bounds__(256)
         stv(dx + c, u);
     }
 }
-template <typename T, int V> static __global__ void __launch_bounds__(256) prep_v_bwd_kernel(T *dx, const T *dy, const T *x, int64_t n, bool silu)
+template <typename T, int V>
+static __global__ void __launch_bounds__(256) prep_v_bwd_kernel(T *dx, const T *dy, const T *x, int64_t n, bool silu)
 {
     for (int64_t i = V * ((int64_t)blockIdx.x * 256 + threadIdx.x); i < n; i += V * (int64_t)gridDim.x * 256) {
         float u[V], z[V];
@@ -234,7 +240,8 @@ static __global__ void __launch_bounds__(256) prep_gates_bwd_kernel(prep_in p, g
 }
 
 /* to[c] += sum over b of part[b * ld + c], in 8 strands. */
-template <typename W> static __global__ void __launch_bounds__(256) part_sum_kernel(W *to, const float *part, int64_t ld_part, int blocks, int n)
+template <typename W>
+static __global__ void __launch_bounds__(256) part_sum_kernel(W *to, const float *part, int64_t ld_part, int blocks, int n)
 {
     __shared__ float sums[8][32];
     const int lane = threadIdx.x & 31, strand = threadIdx.x >> 5, c = blockIdx.x * 32 + lane;
@@ -258,19 +265,31 @@ template <typename T> static void gdn_prep_bwd_run(struct backend *be, const str
     cudaStream_t s = cuda_of(be)->stream;
     int64_t nv = d->rows * d->hv * d->vdim;
     int blocks = (int)CEIL_DIV(d->rows, (int64_t)GATE_ROWS);
-    gates_bwd g = {d->da_lin.p, d->db_lin.p, d->a_lin.p, d->da_lin.dt == DT_F32, d->db_lin.dt == DT_F32, d->a_lin.dt == DT_F32, NULL, cuda_p<float>(d->dg),
-                   cuda_p<float>(d->dbeta), cuda_p<float>(d->g), cuda_p<float>(d->beta), cuda_p<float>(d->a_log), cuda_p<float>(d->dt_bias)};
+    gates_bwd g = {d->da_lin.p,
+                   d->db_lin.p,
+                   d->a_lin.p,
+                   d->da_lin.dt == DT_F32,
+                   d->db_lin.dt == DT_F32,
+                   d->a_lin.dt == DT_F32,
+                   NULL,
+                   cuda_p<float>(d->dg),
+                   cuda_p<float>(d->dbeta),
+                   cuda_p<float>(d->g),
+                   cuda_p<float>(d->beta),
+                   cuda_p<float>(d->a_log),
+                   cuda_p<float>(d->dt_bias)};
     if (d->da_log.p || d->ddt_bias.p) {
         g.part = cuda_ws_of<float>(be, (int64_t)blocks * 2 * d->hv);
         if (!g.part)
             return;
     }
     BY_FOUR(by_four(d->kdim, {d->dq_lin.p, d->dk_lin.p, d->dq.p, d->dk.p, d->q.p, d->k.p, d->q_lin.p, d->k_lin.p}), V,
-            prep_qk_bwd_kernel<T, V><<<blocks_of(2 * d->rows * d->h, 8), 256, 0, s>>>(p, cuda_p<T>(d->dq_lin), cuda_p<T>(d->dk_lin), cuda_p<T>(d->dq), cuda_p<T>(d->dk),
-                                                                                      cuda_p<T>(d->q), cuda_p<T>(d->k), cuda_p<float>(d->rq), cuda_p<float>(d->rk),
-                                                                                      cuda_p<T>(d->q_lin), cuda_p<T>(d->k_lin)););
+            prep_qk_bwd_kernel<T, V><<<blocks_of(2 * d->rows * d->h, 8), 256, 0, s>>>(
+                p, cuda_p<T>(d->dq_lin), cuda_p<T>(d->dk_lin), cuda_p<T>(d->dq), cuda_p<T>(d->dk), cuda_p<T>(d->q), cuda_p<T>(d->k),
+                cuda_p<float>(d->rq), cuda_p<float>(d->rk), cuda_p<T>(d->q_lin), cuda_p<T>(d->k_lin)););
     BY_FOUR(nv % 4 == 0 && by_four(4, {d->dv_lin.p, d->dv.p, d->v_lin.p}), V,
-            prep_v_bwd_kernel<T, V><<<blocks_of(nv, 1024 * V), 256, 0, s>>>(cuda_p<T>(d->dv_lin), cuda_p<T>(d->dv), cuda_p<T>(d->v_lin), nv, d->silu););
+            prep_v_bwd_kernel<T, V>
+            <<<blocks_of(nv, 1024 * V), 256, 0, s>>>(cuda_p<T>(d->dv_lin), cuda_p<T>(d->dv), cuda_p<T>(d->v_lin), nv, d->silu););
     prep_gates_bwd_kernel<<<dim3(blocks, (unsigned)CEIL_DIV(d->hv, 32)), 256, 0, s>>>(p, g);
     if (d->da_log.p)
         part_sum_kernel<<<(unsigned)CEIL_DIV(d->hv, 32), 256, 0, s>>>(cuda_p<float>(d->da_log), g.part, 2 * d->hv, blocks, p.hv);
@@ -286,7 +305,9 @@ void cuda_op_gdn_prep_bwd(struct backend *be, const struct op_gdn_prep_bwd *d)
 /* ---- after ---- */
 
 /* y = o rstd w silu(gate); y may be o: each lane reads its columns before it writes them. */
-template <typename T, int V> static __global__ void __launch_bounds__(256) out_kernel(T *y, float *rstd, const T *o, const T *w, const T *gate, int64_t heads, int n, float eps)
+template <typename T, int V>
+static __global__ void __launch_bounds__(256)
+    out_kernel(T *y, float *rstd, const T *o, const T *w, const T *gate, int64_t heads, int n, float eps)
 {
     const int64_t at = ((int64_t)blockIdx.x * 256 + threadIdx.x) >> 5;
     const int lane = threadIdx.x & 31;
@@ -319,8 +340,9 @@ template <typename T> static void gdn_out_run(struct backend *be, const struct o
 {
     int64_t heads = d->rows * d->hv;
     BY_FOUR(by_four(d->vdim, {d->y.p, d->o.p, d->w.p, d->gate.p}), V,
-            out_kernel<T, V><<<blocks_of(heads, 8), 256, 0, cuda_of(be)->stream>>>(cuda_p<T>(d->y), cuda_p<float>(d->rstd), cuda_p<T>(d->o), cuda_p<T>(d->w), cuda_p<T>(d->gate),
-                                                                                   heads, (int)d->vdim, (float)d->eps););
+            out_kernel<T, V><<<blocks_of(heads, 8), 256, 0, cuda_of(be)->stream>>>(cuda_p<T>(d->y), cuda_p<float>(d->rstd), cuda_p<T>(d->o),
+                                                                                   cuda_p<T>(d->w), cuda_p<T>(d->gate), heads, (int)d->vdim,
+                                                                                   (float)d->eps););
 }
 void cuda_op_gdn_out(struct backend *be, const struct op_gdn_out *d)
 {
@@ -329,12 +351,12 @@ void cuda_op_gdn_out(struct backend *be, const struct op_gdn_out *d)
 }
 
 /*
- * xh = o r, f = silu(gate):  do = r (w dy f - xh mean(w dy f xh)),  dgate = dy xh w silu'(gate),  dw += dy xh f. Warps walk over heads with a fixed stride; part[block][vdim]
- * are their sums of dw (dynamic shared memory: 8 vdim floats, when wanted).
+ * xh = o r, f = silu(gate):  do = r (w dy f - xh mean(w dy f xh)),  dgate = dy xh w silu'(gate),  dw += dy xh f. Warps walk over heads with
+ * a fixed stride; part[block][vdim] are their sums of dw (dynamic shared memory: 8 vdim floats, when wanted).
  */
 template <typename T, int V>
-static __global__ void __launch_bounds__(256)
-    out_bwd_kernel(T *d_o, T *dgate, float *part, const T *dy, const T *o, const T *w, const T *gate, const float *rstd, int64_t heads, int n)
+static __global__ void __launch_bounds__(256) out_bwd_kernel(T *d_o, T *dgate, float *part, const T *dy, const T *o, const T *w,
+                                                             const T *gate, const float *rstd, int64_t heads, int n)
 {
     extern __shared__ float sums[];
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -406,8 +428,9 @@ template <typename T> static void gdn_out_bwd_run(struct backend *be, const stru
             return;
     }
     BY_FOUR(by_four(n, {d->d_o.p, d->dgate.p, d->dy.p, d->o.p, d->w.p, d->gate.p}), V,
-            out_bwd_kernel<T, V><<<blocks, 256, part ? 8 * sizeof(float) * (size_t)n : 0, s>>>(cuda_p<T>(d->d_o), cuda_p<T>(d->dgate), part, cuda_p<T>(d->dy), cuda_p<T>(d->o),
-                                                                                               cuda_p<T>(d->w), cuda_p<T>(d->gate), cuda_p<float>(d->rstd), heads, n););
+            out_bwd_kernel<T, V><<<blocks, 256, part ? 8 * sizeof(float) * (size_t)n : 0, s>>>(
+                cuda_p<T>(d->d_o), cuda_p<T>(d->dgate), part, cuda_p<T>(d->dy), cuda_p<T>(d->o), cuda_p<T>(d->w), cuda_p<T>(d->gate),
+                cuda_p<float>(d->rstd), heads, n););
     if (part)
         CUDA_BY_TYPE(d->dw.dt, W, part_sum_kernel<W><<<(unsigned)CEIL_DIV(n, 32), 256, 0, s>>>(cuda_p<W>(d->dw), part, n, blocks, n););
 }

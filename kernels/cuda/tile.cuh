@@ -1,6 +1,7 @@
 /*
- * Products of small matrices in shared memory, one warp at a time, on tensor cores (bf16: mma.sync m16n8k16) or, with the same distribution of elements, by plain FMAs
- * (float). A warp's c[mt][nt][4] holds 16 mt x 8 nt elements: lane = 4 g + t owns c[.][.][0], [1] at row g, columns 2t and 2t + 1, and [2], [3] at row g + 8.
+ * Products of small matrices in shared memory, one warp at a time, on tensor cores (bf16: mma.sync m16n8k16) or, with the same distribution
+ * of elements, by plain FMAs (float). A warp's c[mt][nt][4] holds 16 mt x 8 nt elements: lane = 4 g + t owns c[.][.][0], [1] at row g,
+ * columns 2t and 2t + 1, and [2], [3] at row g + 8.
  */
 #ifndef KERNELS_CUDA_TILE_CUH
 #define KERNELS_CUDA_TILE_CUH
@@ -13,11 +14,17 @@ static __device__ __forceinline__ unsigned smem_addr(const void *p)
 }
 static __device__ __forceinline__ void ldmatrix4(unsigned (&r)[4], unsigned addr)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(addr) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(addr)
+                 : "memory");
 }
 static __device__ __forceinline__ void ldmatrix4t(unsigned (&r)[4], unsigned addr)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(addr) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(addr)
+                 : "memory");
 }
 static __device__ __forceinline__ void mma16816(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
@@ -63,8 +70,8 @@ template <int MT, int NT> static __device__ __forceinline__ void tile_zero(float
 }
 
 /*
- * c += A B over k: A(m, k) = a[m lda + k], with TA a[k lda + m]; B(k, n) = b[k ldb + n], with TB b[n ldb + k]. a, b point at the warp's first row and column. k a multiple of
- * 16, NT even. Sums ascend over k.
+ * c += A B over k: A(m, k) = a[m lda + k], with TA a[k lda + m]; B(k, n) = b[k ldb + n], with TB b[n ldb + k]. a, b point at the warp's
+ * first row and column. k a multiple of 16, NT even. Sums ascend over k.
  */
 template <int MT, int NT, bool TA, bool TB>
 static __device__ __forceinline__ void tile_mm(float (&c)[MT][NT][4], const bf16 *a, int lda, const bf16 *b, int ldb, int k)
@@ -159,7 +166,8 @@ template <int MT, int NT, typename F> static __device__ __forceinline__ void til
 
 /* The slow ways, element by element; not inlined, they would be copied everywhere. */
 template <typename T, typename F>
-static __device__ __noinline__ void tile_load_slow(T *to, int ldt, const F *from, int64_t ld_from, int rows, int width, int n, int cols, int tid, int threads)
+static __device__ __noinline__ void tile_load_slow(T *to, int ldt, const F *from, int64_t ld_from, int rows, int width, int n, int cols,
+                                                   int tid, int threads)
 {
 #pragma unroll 1
     for (int u = tid; u < rows * width; u += threads) {
@@ -176,8 +184,9 @@ static __device__ __noinline__ void tile_store_slow(F *to, int64_t ld_to, const 
 }
 
 /*
- * Rows 0 .. ROWS-1 of COLS columns into shared memory (row stride ldt), by THREADS threads of which this is number `tid`; rows from n on and columns from `cols` on become 0.
- * vec: addresses, ld and cols allow 16 bytes at once; the copies are then asynchronous (cp_commit, cp_wait).
+ * Rows 0 .. ROWS-1 of COLS columns into shared memory (row stride ldt), by THREADS threads of which this is number `tid`; rows from n on
+ * and columns from `cols` on become 0. vec: addresses, ld and cols allow 16 bytes at once; the copies are then asynchronous (cp_commit,
+ * cp_wait).
  */
 template <int ROWS, int COLS, int THREADS, typename T, typename F>
 static __device__ __forceinline__ void tile_load(T *to, int ldt, const F *from, int64_t ld_from, int n, int cols, bool vec, int tid)
@@ -193,7 +202,8 @@ static __device__ __forceinline__ void tile_load(T *to, int ldt, const F *from, 
         for (int i = 0; i < ROWS; i += STEP) {
             if (ROWS % STEP == 0 || r0 + i < ROWS) {
                 const int bytes = i < rows ? 16 : 0; /* none: the address is not looked at */
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(addr + i * ldt * (int)sizeof(T)), "l"(p), "r"(bytes) : "memory");
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(addr + i * ldt * (int)sizeof(T)), "l"(p), "r"(bytes)
+                             : "memory");
             }
             p += STEP * ld_from;
         }

@@ -1,7 +1,8 @@
 /*
- * Hopper's asynchronous matrix products (wgmma, sm_90a only) on tiles of bf16 in shared memory. A tile of R rows and D columns is D / 64 panels of R rows of 128 bytes; in each
- * panel the 16-byte chunk c of row r lies at chunk c ^ (r & 7) (the 128-byte swizzle); panels begin at multiples of 1024 bytes. A warpgroup's accumulator d[N / 8][4] is laid
- * out as in tile.cuh, warp w of the group having rows 16 w .. 16 w + 15; so its values, packed to bf16, are the next product's A in registers.
+ * Hopper's asynchronous matrix products (wgmma, sm_90a only) on tiles of bf16 in shared memory. A tile of R rows and D columns is D / 64
+ * panels of R rows of 128 bytes; in each panel the 16-byte chunk c of row r lies at chunk c ^ (r & 7) (the 128-byte swizzle); panels begin
+ * at multiples of 1024 bytes. A warpgroup's accumulator d[N / 8][4] is laid out as in tile.cuh, warp w of the group having rows 16 w .. 16
+ * w + 15; so its values, packed to bf16, are the next product's A in registers.
  */
 #ifndef KERNELS_CUDA_WGMMA_CUH
 #define KERNELS_CUDA_WGMMA_CUH
@@ -18,12 +19,14 @@
 #define WG4(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define WG4_OUT(d, i) "=f"(d[i][0]), "=f"(d[i][1]), "=f"(d[i][2]), "=f"(d[i][3])
 
-/* d += A B, 64 x N x 16; wg_mma_first: d = A B, so that no instruction need set d before. Operands: descriptors or A in registers; T = 1: the operand's contiguous index is not k. */
+/* d += A B, 64 x N x 16; wg_mma_first: d = A B, so that no instruction need set d before. Operands: descriptors or A in registers; T = 1:
+ * the operand's contiguous index is not k. */
 template <int TA, int TB> static __device__ __forceinline__ void wg_mma(float (&d)[8][4], uint64_t a, uint64_t b)
 {
     asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "
+                 "%26, %27, %28, %29, %30, %31"
                  "}, %32, %33, p, 1, 1, %34, %35;\n}\n"
                  : WG4(d, 0), WG4(d, 1), WG4(d, 2), WG4(d, 3), WG4(d, 4), WG4(d, 5), WG4(d, 6), WG4(d, 7)
                  : "l"(a), "l"(b), "n"(TA), "n"(TB));
@@ -32,7 +35,8 @@ template <int TB> static __device__ __forceinline__ void wg_mma(float (&d)[8][4]
 {
     asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "
+                 "%26, %27, %28, %29, %30, %31"
                  "}, {%32, %33, %34, %35}, %36, p, 1, 1, %37;\n}\n"
                  : WG4(d, 0), WG4(d, 1), WG4(d, 2), WG4(d, 3), WG4(d, 4), WG4(d, 5), WG4(d, 6), WG4(d, 7)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TB));
@@ -41,27 +45,34 @@ template <int TA, int TB> static __device__ __forceinline__ void wg_mma(float (&
 {
     asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "
+                 "%26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+                 "%56, %57, %58, %59, %60, %61, %62, %63"
                  "}, %64, %65, p, 1, 1, %66, %67;\n}\n"
-                 : WG4(d, 0), WG4(d, 1), WG4(d, 2), WG4(d, 3), WG4(d, 4), WG4(d, 5), WG4(d, 6), WG4(d, 7), WG4(d, 8), WG4(d, 9), WG4(d, 10), WG4(d, 11), WG4(d, 12), WG4(d, 13), WG4(d, 14), WG4(d, 15)
+                 : WG4(d, 0), WG4(d, 1), WG4(d, 2), WG4(d, 3), WG4(d, 4), WG4(d, 5), WG4(d, 6), WG4(d, 7), WG4(d, 8), WG4(d, 9), WG4(d, 10),
+                   WG4(d, 11), WG4(d, 12), WG4(d, 13), WG4(d, 14), WG4(d, 15)
                  : "l"(a), "l"(b), "n"(TA), "n"(TB));
 }
 template <int TB> static __device__ __forceinline__ void wg_mma(float (&d)[16][4], const unsigned (&a)[4], uint64_t b)
 {
     asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "
+                 "%26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+                 "%56, %57, %58, %59, %60, %61, %62, %63"
                  "}, {%64, %65, %66, %67}, %68, p, 1, 1, %69;\n}\n"
-                 : WG4(d, 0), WG4(d, 1), WG4(d, 2), WG4(d, 3), WG4(d, 4), WG4(d, 5), WG4(d, 6), WG4(d, 7), WG4(d, 8), WG4(d, 9), WG4(d, 10), WG4(d, 11), WG4(d, 12), WG4(d, 13), WG4(d, 14), WG4(d, 15)
+                 : WG4(d, 0), WG4(d, 1), WG4(d, 2), WG4(d, 3), WG4(d, 4), WG4(d, 5), WG4(d, 6), WG4(d, 7), WG4(d, 8), WG4(d, 9), WG4(d, 10),
+                   WG4(d, 11), WG4(d, 12), WG4(d, 13), WG4(d, 14), WG4(d, 15)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TB));
 }
 template <int TA, int TB> static __device__ __forceinline__ void wg_mma_first(float (&d)[8][4], uint64_t a, uint64_t b)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "
+                 "%26, %27, %28, %29, %30, %31"
                  "}, %32, %33, p, 1, 1, %34, %35;\n}\n"
                  : WG4_OUT(d, 0), WG4_OUT(d, 1), WG4_OUT(d, 2), WG4_OUT(d, 3), WG4_OUT(d, 4), WG4_OUT(d, 5), WG4_OUT(d, 6), WG4_OUT(d, 7)
                  : "l"(a), "l"(b), "n"(TA), "n"(TB));
@@ -70,10 +81,14 @@ template <int TA, int TB> static __device__ __forceinline__ void wg_mma_first(fl
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "
+                 "%26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+                 "%56, %57, %58, %59, %60, %61, %62, %63"
                  "}, %64, %65, p, 1, 1, %66, %67;\n}\n"
-                 : WG4_OUT(d, 0), WG4_OUT(d, 1), WG4_OUT(d, 2), WG4_OUT(d, 3), WG4_OUT(d, 4), WG4_OUT(d, 5), WG4_OUT(d, 6), WG4_OUT(d, 7), WG4_OUT(d, 8), WG4_OUT(d, 9), WG4_OUT(d, 10), WG4_OUT(d, 11), WG4_OUT(d, 12), WG4_OUT(d, 13), WG4_OUT(d, 14), WG4_OUT(d, 15)
+                 : WG4_OUT(d, 0), WG4_OUT(d, 1), WG4_OUT(d, 2), WG4_OUT(d, 3), WG4_OUT(d, 4), WG4_OUT(d, 5), WG4_OUT(d, 6), WG4_OUT(d, 7),
+                   WG4_OUT(d, 8), WG4_OUT(d, 9), WG4_OUT(d, 10), WG4_OUT(d, 11), WG4_OUT(d, 12), WG4_OUT(d, 13), WG4_OUT(d, 14),
+                   WG4_OUT(d, 15)
                  : "l"(a), "l"(b), "n"(TA), "n"(TB));
 }
 
@@ -97,7 +112,8 @@ template <int N> static __device__ __forceinline__ void wg_hold(float (&d)[N][4]
         asm volatile("" : WG4(d, i)::"memory");
 }
 
-/* Descriptor of a swizzled tile at shared address `addr`. k contiguous: groups of 8 rows are 1024 bytes apart. Rows are k (T = 1): besides, panels are `panel` bytes apart. */
+/* Descriptor of a swizzled tile at shared address `addr`. k contiguous: groups of 8 rows are 1024 bytes apart. Rows are k (T = 1): besides,
+ * panels are `panel` bytes apart. */
 static __device__ __forceinline__ uint64_t wg_desc(unsigned addr, unsigned panel)
 {
     return (uint64_t)((addr & 0x3ffffu) >> 4) | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
@@ -126,7 +142,8 @@ static __device__ __forceinline__ void wg_load(unsigned to, const bf16 *from, in
     for (int i = 0; i < ROWS / STEP; i++) {
         const bool on = in && r0 + i * STEP < n;
         const int bytes = on ? 16 : 0;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(addr + i * STEP * 128), "l"(on ? p : from), "r"(bytes) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(addr + i * STEP * 128), "l"(on ? p : from), "r"(bytes)
+                     : "memory");
         p += STEP * ld_from;
     }
 }
