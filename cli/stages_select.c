@@ -213,6 +213,8 @@ static int select_plan(void *ctx, const struct node *n, struct stage_cost *c, st
         return 0; /* a run that is not done, or a file: checked when it runs */
     TRY(mcfg_load(&cfg, mp, e));
     int rc = budget >= cfg.L ? ERR(e, E_USAGE, "stage '%s': budget %" PRId64 " is outside 1..%" PRId64 " (the model has %" PRId64 " layers; for all, use method 'custom' with 'all')", id, budget, cfg.L - 1, cfg.L) : 0;
+    if (s == &sel_ga_s2 || s == &sel_gr_s2)
+        c->tokens *= cfg.L; /* a distillation for every layer */
     mcfg_free(&cfg);
     return rc;
 }

@@ -366,12 +366,18 @@ static int search_args(const struct node *n, struct err *e)
     return 0;
 }
 
-/* Several runs ahead and no teacher rows given: they are computed once, in the work folder. */
+/* Several runs ahead and no teacher rows given: they are computed once, in the work folder, unless they would fill a disk. */
 static int share_teacher(struct fill *f, struct err *e)
 {
     char dir[1024], file[1024];
+    const double most_bytes = 8.0 * 1073741824;
+    double bytes = (double)f->w->data.rows * (double)f->w->data.seq * (double)f->w->teacher->cfg.d * sizeof(float);
     if (f->w->hidden || f->column <= 0)
         return 0;
+    if (bytes > most_bytes) {
+        log_info("search: the teacher's hidden rows would take %.1f GiB (more than 8), so it runs in every search; 'hidden' takes rows made beforehand", bytes / 1073741824);
+        return 0;
+    }
     path_join(dir, f->r->work, "hidden");
     if (!file_exists(path_join(file, dir, "hidden.json"))) {
         TRY(mkdir_p(dir, e));
