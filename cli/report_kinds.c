@@ -19,9 +19,11 @@ static const struct report_kind known[] = {
     {"tasks", "every RULER task of every model", "from reference published values", "", report_tasks},
     {"config", "what runs really used, beside published values", "from values published show", "settings points", report_config},
     {"selectors-list", "the registry of selectors beside published tags", "values", "", report_selectors_list},
+    {"infer", "prefill, decoding and peak memory over context lengths", "from values show", "prefill decode figure", report_infer},
     {"benchmarks", "models against MMLU, ARC, PIQA, WinoGrande", "from", "", report_benchmarks},
 };
-const char *const report_kinds[] = {"selectors", "operators", "routing", "sweep", "tasks", "config", "selectors-list", "benchmarks"};
+const char *const report_kinds[] = {"selectors", "operators",      "routing", "sweep",     "tasks",
+                                    "config",    "selectors-list", "infer",   "benchmarks"};
 const size_t n_report_kinds = ARRAY_LEN(report_kinds);
 _Static_assert(ARRAY_LEN(known) == ARRAY_LEN(report_kinds), "one name for each report kind");
 

@@ -29,6 +29,7 @@ int report_sweep(struct plan *p, const struct report *rep, const char *out_dir, 
 int report_tasks(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
 int report_config(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
                   struct err *e);
+int report_infer(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
 int report_selectors_list(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
                           struct err *e);
 int report_benchmarks(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,

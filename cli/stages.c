@@ -8,7 +8,7 @@
 #include "core/log.h"
 #include "core/prov.h"
 
-const struct stage_kind *const stage_kinds[] = {&kind_ruler_gen, &kind_pack, &kind_hidden, &kind_align, &kind_select, &kind_search, &kind_distill, &kind_ruler, &kind_lmeval, &kind_landscape, &kind_passkey};
+const struct stage_kind *const stage_kinds[] = {&kind_ruler_gen, &kind_pack, &kind_hidden, &kind_align, &kind_select, &kind_search, &kind_distill, &kind_ruler, &kind_lmeval, &kind_landscape, &kind_passkey, &kind_infer};
 const size_t n_stage_kinds = ARRAY_LEN(stage_kinds);
 
 void registry_init(struct registry *r, struct env *env)

@@ -17,7 +17,7 @@ struct env {
     struct model *teacher;
     char teacher_path[1024];
 };
-extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler, kind_lmeval, kind_landscape, kind_passkey;
+extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler, kind_lmeval, kind_landscape, kind_passkey, kind_infer;
 extern const struct stage_kind *const stage_kinds[];
 extern const size_t n_stage_kinds;
 extern const char *const report_kinds[];

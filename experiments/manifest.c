@@ -429,12 +429,14 @@ static void apply_scale(struct reader *r)
     }
 }
 
-static bool param_named(const struct stage_kind *k, const char *name, size_t len)
+/* A setting of any kind: a run is also told from others by what it refers to, and by its label. */
+static bool param_named(const struct registry *reg, const char *name, size_t len)
 {
-    for (size_t i = 0; i < k->n_params; i++)
-        if (strlen(k->params[i].name) == len && !strncmp(k->params[i].name, name, len))
-            return true;
-    return false;
+    for (size_t k = 0; k < reg->n; k++)
+        for (size_t i = 0; i < reg->kinds[k]->n_params; i++)
+            if (strlen(reg->kinds[k]->params[i].name) == len && !strncmp(reg->kinds[k]->params[i].name, name, len))
+                return true;
+    return len == 5 && !strncmp(name, "label", len);
 }
 
 /* Every stage or input that one value of a reference names, and the settings after '@'. */
@@ -457,8 +459,8 @@ static void check_refs(struct reader *r, const struct stage *s, const struct par
             y_problem(r->pr, at, "stage '%s' needs '%.*s', which scale '%s' skips", s->id, (int)n, id, r->m->scale);
         for (const char *f = id + n; dep && dep->kind && f < id + whole; f += 1 + strcspn(f + 1, "@,|")) {
             size_t part = strcspn(f + 1, "@,|"), eq = strcspn(f + 1, "=");
-            if (eq >= part || !param_named(dep->kind, f + 1, eq))
-                y_problem(r->pr, at, "'%s' of stage '%s': '%.*s' is no setting of '%s' (STAGE@name=value)", p->name, s->id, (int)part, f + 1, dep->id);
+            if (eq >= part || !param_named(r->reg, f + 1, eq))
+                y_problem(r->pr, at, "'%s' of stage '%s': '%.*s' is no setting of a stage (STAGE@name=value)", p->name, s->id, (int)part, f + 1);
         }
         id += whole + (id[whole] == ',');
     }

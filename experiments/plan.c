@@ -131,22 +131,19 @@ static struct node *add_node(struct plan *p, const struct stage *s)
     return n;
 }
 
-/* Whether a node has the settings of "@name=value@name=value"; numbers are compared as numbers. */
+/* Whether a node has the settings of "@name=value@name=value", itself or what it refers to; numbers are compared as numbers. @label=L: its name in tables. */
 static bool settings_match(const struct node *n, const char *f, const char *end)
 {
     while (f < end) {
+        char name[64], want[64];
+        double a, b;
         size_t len = strcspn(f + 1, "@,|"), eq = strcspn(f + 1, "=");
-        bool same = false;
-        for (size_t i = 0; i < n->kind->n_params; i++) {
-            const char *have = n->value[i];
-            char want[64];
-            double a, b;
-            if (!have || strlen(n->kind->params[i].name) != eq || strncmp(n->kind->params[i].name, f + 1, eq))
-                continue;
-            snprintf(want, sizeof want, "%.*s", (int)(len - eq - 1), f + 2 + eq);
-            same = parse_f64(have, &a) && parse_f64(want, &b) ? a == b : !strcmp(have, want);
-        }
-        if (!same)
+        if (eq >= len)
+            return false;
+        snprintf(name, sizeof name, "%.*s", (int)eq, f + 1);
+        snprintf(want, sizeof want, "%.*s", (int)(len - eq - 1), f + 2 + eq);
+        const char *have = !strcmp(name, "label") ? n->label : node_setting(n, name);
+        if (!have || !(parse_f64(have, &a) && parse_f64(want, &b) ? a == b : !strcmp(have, want)))
             return false;
         f += len + 1;
     }
@@ -280,21 +277,7 @@ static int expand_stage(struct plan *p, const struct stage *s, struct err *e)
 static bool named(const struct node *n, const char *text)
 {
     size_t id = strcspn(text, "@");
-    if (strlen(n->stage->id) != id || strncmp(n->stage->id, text, id))
-        return false;
-    for (const char *f = text + id; *f; f += 1 + strcspn(f + 1, "@")) {
-        char name[64], want[64];
-        double a, b;
-        size_t len = strcspn(f + 1, "@"), eq = strcspn(f + 1, "=");
-        if (eq >= len)
-            return false;
-        snprintf(name, sizeof name, "%.*s", (int)eq, f + 1);
-        snprintf(want, sizeof want, "%.*s", (int)(len - eq - 1), f + 2 + eq);
-        const char *have = node_setting(n, name);
-        if (!have || !(parse_f64(have, &a) && parse_f64(want, &b) ? a == b : !strcmp(have, want)))
-            return false;
-    }
-    return true;
+    return strlen(n->stage->id) == id && !strncmp(n->stage->id, text, id) && settings_match(n, text + id, text + strlen(text));
 }
 
 size_t plan_named(const struct plan *p, const char *text, const struct node **out, size_t cap)

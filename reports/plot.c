@@ -235,8 +235,8 @@ static bool in_range(double v, double lo, double hi)
 
 static int check_panel(const struct picture *f, const struct panel *p, size_t at, struct err *e)
 {
-    if (p->n == 0)
-        return ERR(e, E_INPUT, "figure '%s': panel %zu has no rectangles: it would be empty", f->name, at);
+    if (p->n == 0 && p->n_s == 0)
+        return ERR(e, E_INPUT, "figure '%s': panel %zu has no rectangles and no lines: it would be empty", f->name, at);
     if (!finite_f64(p->xlo) || !finite_f64(p->xhi) || !finite_f64(p->ylo) || !finite_f64(p->yhi) || !(p->xlo < p->xhi) ||
         !(p->ylo < p->yhi))
         return ERR(e, E_INPUT, "figure '%s': a range of panel %zu is empty or not finite", f->name, at);
@@ -248,10 +248,15 @@ static int check_panel(const struct picture *f, const struct panel *p, size_t at
             return ERR(e, E_INPUT, "figure '%s': rectangle %zu of panel %zu is not finite or outside its ranges", f->name, i, at);
         area = area || (r->x1 > r->x0 && r->y1 > r->y0);
     }
-    if (!area)
+    if (p->n && !area)
         return ERR(e, E_INPUT, "figure '%s': every rectangle of panel %zu has no area: it would be empty", f->name, at);
     if (p->line && (p->line->n == 0 || !(p->y2lo < p->y2hi)))
         return ERR(e, E_INPUT, "figure '%s': the line of panel %zu has no points or no range", f->name, at);
+    for (size_t k = 0; k < p->n_s; k++)
+        for (size_t i = 0; i < MAX((size_t)1, p->s[k].n); i++)
+            if (p->s[k].n == 0 || !in_range(p->s[k].x[i], p->xlo, p->xhi) || !in_range(p->s[k].y[i], p->ylo, p->yhi))
+                return ERR(e, E_INPUT, "figure '%s': line '%s' of panel %zu has no points, or one that is not finite or outside the ranges",
+                           f->name, p->s[k].label, at);
     for (size_t i = 0; p->line && i < p->line->n; i++)
         if (!finite_f64(p->line->x[i]) || !finite_f64(p->line->y[i]) || (p->line->se && !finite_f64(p->line->se[i])))
             return ERR(e, E_INPUT, "figure '%s': point %zu of the line of panel %zu is not finite", f->name, i, at);
@@ -290,6 +295,12 @@ static int picture_tsv(const struct picture *f, const char *path, struct err *e)
             for (size_t i = 0; i < p->n; i++)
                 if ((size_t)p->r[i].part == part && p->r[i].x1 > p->r[i].x0 && p->r[i].y1 > p->r[i].y0)
                     put_numbers(&s, (double[]){p->r[i].x0, p->r[i].x1, p->r[i].y0, p->r[i].y1}, 4);
+            str_puts(&s, "\n\n");
+        }
+        for (size_t j = 0; j < p->n_s; j++) {
+            str_printf(&s, "# panel %zu \"%s\": %s\n", k, p->title ? p->title : "", p->s[j].label);
+            for (size_t i = 0; i < p->s[j].n; i++)
+                put_numbers(&s, (double[]){p->s[j].x[i], p->s[j].y[i]}, 2);
             str_puts(&s, "\n\n");
         }
         if (p->line)
@@ -355,6 +366,8 @@ static void panel_plot(const struct picture *f, const struct panel *p, size_t *i
         sep = ", \\\n     ";
         ++*index;
     }
+    for (size_t j = 0; j < p->n_s; j++, sep = ", \\\n     ", ++*index)
+        str_printf(s, "%sDATA index %zu using 1:2 with linespoints ls %d notitle", sep, *index, p->s[j].style);
     if (p->line) {
         if (p->line->se) { /* under the marks: gnuplot blanks the middle of an error bar */
             str_printf(s, "%sDATA index %zu using 1:2:3 axes x1y2 with yerrorbars ls 7 ps 0 notitle", sep, *index);
@@ -388,6 +401,10 @@ static void picture_key(const struct picture *f, struct str *s)
         part[n] = f->n_parts;
         text[n++] = line;
     }
+    for (size_t k = 0; k < f->p[0].n_s && n < MAX_KEY; k++) { /* the same lines in every panel */
+        part[n] = f->n_parts + 1 + k;
+        text[n++] = f->p[0].s[k].label;
+    }
     for (size_t k = 0; k < n; k++)
         total += 0.48 + 0.066 * (double)utf8_count(text[k], strlen(text[k]));
     double x = (f->width - total) / 2;
@@ -399,7 +416,8 @@ static void picture_key(const struct picture *f, struct str *s)
                        "fc rgb \"%s\" lw 0.3\n",
                        100 + k, x0, y - 0.045 / f->height, x1, y + 0.045 / f->height, fill[part[k] % ARRAY_LEN(fill)]);
         else
-            str_printf(s, "set arrow 100 from screen %.4f, screen %.4f to screen %.4f, screen %.4f nohead ls 7\n", x0, y, x1, y);
+            str_printf(s, "set arrow %zu from screen %.4f, screen %.4f to screen %.4f, screen %.4f nohead ls %d\n", 100 + k, x0, y, x1, y,
+                       part[k] == f->n_parts ? 7 : f->p[0].s[part[k] - f->n_parts - 1].style);
         str_printf(s, "set label %zu ", 100 + k);
         gp_string(s, text[k]);
         str_printf(s, " at screen %.4f, screen %.4f left font \",7\" noenhanced\n", (x + 0.28) / f->width, y);
@@ -449,8 +467,8 @@ int picture_save(const struct picture *f, const char *dir, const char *style_pat
 {
     char path[1024], name[256];
     *drawn = false;
-    if (f->rows * f->cols == 0 || f->n_parts == 0 || f->n_parts > 6)
-        return ERR(e, E_INPUT, "figure '%s' has no panels, or not 1 to 6 parts", f->name);
+    if (f->rows * f->cols == 0 || f->n_parts > 6)
+        return ERR(e, E_INPUT, "figure '%s' has no panels, or more than 6 parts", f->name);
     for (size_t k = 0; k < f->rows * f->cols; k++)
         TRY(check_panel(f, &f->p[k], k, e));
     TRY(mkdir_p(dir, e));

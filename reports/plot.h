@@ -51,6 +51,8 @@ struct panel {
     size_t n_xtic, n_ytic;
     bool turn;                 /* x texts upright */
     const struct series *line; /* against y2, or NULL */
+    const struct series *s;    /* lines against y; a panel needs rectangles or these */
+    size_t n_s;
 };
 struct picture {
     const char *name, *note;

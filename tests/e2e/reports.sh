@@ -32,7 +32,12 @@ stages:
   - {id: hyb, kind: distill, model: teacher, linear: lin, data: data, hidden: hidden, layers: [soft, two], window: 8, tokens: 0, heldout: 2}
   - {id: evd, kind: ruler-gen, model: teacher, lengths: [256], samples: 1, seed: 7, tasks: [niah_single_1, niah_single_3]}
   - {id: ev, kind: ruler, model: hyb, data: evd}
+  - {id: time, kind: infer, label: Teacher, model: teacher, contexts: [16, 32], sequences: 2, decode: 2, warmup: 0, reps: 1}
+  - {id: time-hyb, kind: infer, model: ["hyb@label=soft@lambda=0.4"], contexts: [16, 32], sequences: 2, decode: 2, warmup: 0, reps: 1}
+  - {id: tight, kind: infer, label: tight, model: teacher, contexts: [16], sequences: 2, decode: 2, warmup: 0, reps: 1, memory_gib: 0.001}
 reports:
+  - {kind: infer, name: prefill, values: dash_table12, show: prefill, from: [time, time-hyb, tight]}
+  - {kind: infer, name: latency, show: figure, from: [time, time-hyb]}
   - {kind: operators, name: counts, show: counts, from: [own, two]}
   - {kind: operators, name: grid, show: grid, from: [own]}
   - {kind: routing, name: diag, show: diagnostics, from: [soft@lambda=0.4, fixed], ruler: [ev]}
@@ -44,7 +49,7 @@ reports:
   - {kind: config, name: pts, values: dash_table6, show: points, from: [soft, two]}
   - {kind: selectors-list, name: list}
 END
-"$bin" reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/res" --quiet >"$work/out" 2>"$work/err" || { echo "reproduce failed: $(tail -5 "$work/err")"; exit 1; }
+"$bin" reproduce "$work/m.yaml" --threads 1 --runs "$work/runs" --out "$work/res" --quiet >"$work/out" 2>"$work/err" || { echo "reproduce failed: $(tail -5 "$work/err")"; exit 1; }
 res=$work/res/m/tiny
 run_of() { awk -F'\t' -v s="$1" -v p="$2" '$1 == s && index($3, p) { print $5; exit }' "$res/runs.tsv"; }
 value() { awk -F'[:,]' -v k="\"$2\"" '$1 ~ k { gsub(/[ "]/, "", $2); print $2; exit }' "$work/runs/$1/out/result.json"; }
@@ -89,13 +94,16 @@ check "operating points" [ "$(awk 'NR > 1' "$res/pts.tsv" | wc -l)" = 4 ]
 check "a selector that is here" grep -q 'lm-ppl' "$res/list.tsv"
 for f in "$work/res/index.html" "$work/res/index.md" "$res/report.json"; do check "$f" [ -s "$f" ]; done
 if command -v gnuplot >/dev/null; then
-    for f in grid top stack sweep; do for x in svg pdf png; do check "$f.$x" [ "$(stat -c %s "$res/$f.$x")" -gt 1000 ]; done; check "$f on the page" grep -q "m/tiny/$f.svg" "$work/res/index.html"; done
+    for f in grid top stack sweep latency; do for x in svg pdf png; do check "$f.$x" [ "$(stat -c %s "$res/$f.$x")" -gt 1000 ]; done; check "$f on the page" grep -q "m/tiny/$f.svg" "$work/res/index.html"; done
 else
     echo "gnuplot is not installed: pictures are not checked"
 fi
+check "a model and its hybrid are timed" [ "$(awk -F'\t' '$1 == "ours" && $3 ~ /^[0-9.e-]+ \/ [0-9.e-]+$/ && $4 ~ /\// { n++ } END { print n }' "$res/prefill.tsv")" = 2 ]
+check "one run of the hybrid's two" [ "$(awk -F'\t' '$1 == "time-hyb"' "$res/runs.tsv" | wc -l)" = 1 ]
+check "out of memory is said, not tried" [ "$(cell "$res/prefill.tsv" "tight" "ours: s / GiB: 16")" = OOM ]
 # again: nothing computed, the same bytes
 cp -r "$work/res" "$work/first"
-"$bin" reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/res" --quiet >"$work/out" 2>"$work/err"
+"$bin" reproduce "$work/m.yaml" --threads 1 --runs "$work/runs" --out "$work/res" --quiet >"$work/out" 2>"$work/err"
 check "nothing computed the second time" grep -q ' 0 ran ' "$work/out"
 check "the same bytes" diff -r "$work/first" "$work/res"
 echo "$checks checks, $failed failed"

@@ -224,7 +224,7 @@ run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Un
 for m in experiments/*.yaml; do
     run 0 report "$m" --scale ci --runs "$work/none" --out "$work/pages"
 done
-for name in table{3,4,5,6,7,8,9,10} figure{2,4,5,6,7}; do
+for name in table{3,4,5,6,7,8,9,10,11,12,13} figure{2,3,4,5,6,7}; do
     checks=$((checks + 1))
     grep -q "id=\"$name-ci\"" "$work/pages/index.html" && grep -q "$name/ci" "$work/pages/index.md" || { failed=$((failed + 1)); echo "the page lacks $name"; }
 done
