@@ -110,6 +110,9 @@ static int summarise(struct sel_data *d, struct sel_entry *x, struct err *e)
         TRY(load_scores(d, r, e));
         double before = sel_number(d->p, r->node, "distill.kl_before"), after = sel_number(d->p, r->node, "distill.kl_after");
         double ab = sel_number(d->p, r->node, "distill.kl_answers_before"), aa = sel_number(d->p, r->node, "distill.kl_answers_after");
+        bool answers = ab > 0 || aa > 0; /* prose has none */
+        if (!answers)
+            ab = aa = NAN;
         x->mean += r->scores.mean / n;
         se2 += r->scores.se * r->scores.se;
         x->nll += r->scores.nll / n;
@@ -117,7 +120,7 @@ static int summarise(struct sel_data *d, struct sel_entry *x, struct err *e)
         x->kl_answers += aa / n;
         x->kl0 += before / n;
         x->kl0_answers += ab / n;
-        x->kl_fell = x->kl_fell && after < before && aa < ab;
+        x->kl_fell = x->kl_fell && after < before && (aa < ab || !answers);
     }
     for (size_t i = 0; i < x->n; i++)
         dev += (x->run[i].scores.mean - x->mean) * (x->run[i].scores.mean - x->mean);
@@ -142,9 +145,17 @@ static int summarise(struct sel_data *d, struct sel_entry *x, struct err *e)
     return 0;
 }
 
-/* Equal names in one place get their seed, or a number. */
+/* Equal names in one place get their seed, or a number; rows trained otherwise than the table's first one name their stage. */
 static void tell_apart(struct sel_data *d)
 {
+    const struct node *usual = NULL;
+    for (size_t i = 0; i < d->n && !usual; i++)
+        usual = d->e[i].beside ? NULL : d->e[i].run[0].distill;
+    for (size_t i = 0; i < d->n; i++) {
+        const struct node *own = d->e[i].run[0].distill;
+        if (usual && own && !same_training(usual, own))
+            d->e[i].name = arena_printf(d->a, "%s [%s]", d->e[i].name, own->stage->id);
+    }
     for (size_t i = 0; i < d->n; i++) {
         struct sel_entry *x = &d->e[i];
         size_t same = 0, at = 0;
