@@ -115,7 +115,7 @@ static int table_of(struct plan *p, const struct report *rep, struct arena *a, c
 /* ---- Figure 3 ---- */
 
 static bool panel_of(const struct timed *m, size_t n, const double *ctx, size_t k, const char *column, double factor, const char *title,
-                     const char *ylabel, struct arena *a, struct panel *out)
+                     const char *ylabel, bool bottom, struct arena *a, struct panel *out)
 {
     struct series *s = arena_array(a, n + 1, sizeof *s);
     struct tic *xt = arena_array(a, k + 1, sizeof *xt);
@@ -142,7 +142,7 @@ static bool panel_of(const struct timed *m, size_t n, const double *ctx, size_t 
             s[lines++] = (struct series){.label = m[i].label, .x = x, .y = y, .n = at, .style = i == 0 ? 7 : (int)i};
     }
     *out = (struct panel){.title = title,
-                          .xlabel = "context",
+                          .xlabel = bottom ? "context" : NULL,
                           .ylabel = ylabel,
                           .xlo = -0.2,
                           .xhi = (double)k - 0.8,
@@ -169,7 +169,7 @@ static int figure_of(struct plan *p, const struct report *rep, struct arena *a, 
     struct panel pn[4];
     size_t k = contexts_of(m, n, ctx);
     for (size_t i = 0; i < 4; i++)
-        if (!panel_of(m, n, ctx, k, what[i].column, what[i].factor, what[i].title, what[i].ylabel, a, &pn[i]))
+        if (!panel_of(m, n, ctx, k, what[i].column, what[i].factor, what[i].title, what[i].ylabel, i >= 2, a, &pn[i]))
             return arena_ok(a, "a figure", e);
     struct picture pic = {.name = rep->name,
                           .note = arena_printf(a, "%s scale; %s, %s; batch %s", p->m->scale, rep_text(p, m[0].n, "device"),
@@ -179,7 +179,7 @@ static int figure_of(struct plan *p, const struct report *rep, struct arena *a, 
                           .cols = 2,
                           .width = 6.75,
                           .height = 4.6,
-                          .left = 0.65};
+                          .left = 0.85};
     return rep_picture(&pic, dir, text, e);
 }
 

@@ -89,14 +89,17 @@ static void script(const struct figure *f, struct str *s)
         gp_string(s, f->note);
         str_puts(s, " at screen 0.01, screen 0.025 left tc rgb \"#555555\" font \",5\" noenhanced\nset bmargin 4.2\n");
     }
-    str_puts(s, "plot ");
-    for (size_t i = 0; i < f->n; i++) {
+    const char *sep = "plot ";
+    for (size_t i = 0; i < f->n; i++) /* error bars under all marks: gnuplot blanks their middles */
+        if (f->s[i].se) {
+            str_printf(s, "%sDATA index %zu using 1:2:3 with yerrorbars ls %d ps 0 notitle", sep, i,
+                       f->s[i].hollow ? f->s[i].style + 10 : f->s[i].style);
+            sep = ", \\\n     ";
+        }
+    for (size_t i = 0; i < f->n; i++, sep = ", \\\n     ") {
         const struct series *q = &f->s[i];
-        int ls = q->hollow ? q->style + 10 : q->style;
-        if (q->se) /* under the marks: gnuplot blanks the middle of an error bar */
-            str_printf(s, "%sDATA index %zu using 1:2:3 with yerrorbars ls %d ps 0 notitle", i ? ", \\\n     " : "", i, ls);
-        str_printf(s, "%sDATA index %zu using 1:2 with %s ls %d title ", i || q->se ? ", \\\n     " : "", i,
-                   q->line ? "linespoints" : "points", ls);
+        str_printf(s, "%sDATA index %zu using 1:2 with %s ls %d title ", sep, i, q->line ? "linespoints" : "points",
+                   q->hollow ? q->style + 10 : q->style);
         gp_string(s, q->label);
     }
     str_puts(s, "\n");
