@@ -13,9 +13,13 @@ static int lmeval_list(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
     const char *data = NULL;
-    const struct opt opts[] = {O_STR("data", &data, "DIR", "where benchmark files are; default: $DASHLAB_DATA, then the bundled ones", "Data"), COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab lmeval list [--data DIR]", .about = "Tasks and groups, and how many documents of each are found.", .examples = "  dashlab lmeval list",
-                                  .opts = opts, .n_opts = ARRAY_LEN(opts)};
+    const struct opt opts[] = {
+        O_STR("data", &data, "DIR", "where benchmark files are; default: $DASHLAB_DATA, then the bundled ones", "Data"), COMMON_OPTS(&c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab lmeval list [--data DIR]",
+                                  .about = "Tasks and groups, and how many documents of each are found.",
+                                  .examples = "  dashlab lmeval list",
+                                  .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done, bundled;
     char dir[1024];
@@ -28,8 +32,9 @@ static int lmeval_list(int argc, char **argv, struct err *e)
     jw_init(&w, &out, true);
     jw_arr(&w);
     if (!c.json)
-        printf("groups: mmlu (57 subjects), mmlu_stem, mmlu_other, mmlu_social_sciences, mmlu_humanities\ndocuments under %s%s\n%-42s %-16s %9s %9s\n", dir,
-               bundled ? " (bundled: the first of each task, not the benchmarks)" : "", "task", "group", "documents", "examples");
+        printf("groups: mmlu (57 subjects), mmlu_stem, mmlu_other, mmlu_social_sciences, mmlu_humanities\ndocuments under %s%s\n%-42s "
+               "%-16s %9s %9s\n",
+               dir, bundled ? " (bundled: the first of each task, not the benchmarks)" : "", "task", "group", "documents", "examples");
     for (int i = 0; i < LME_N_TASKS; i++) {
         const struct lme_task *t = lme_task_at(i);
         int64_t count[2];
@@ -76,20 +81,27 @@ struct prompt_args {
     bool chat, multiturn;
     int64_t max_length, seed;
 };
-#define PROMPT_ARGS_INIT {.multiturn = true, .seed = 1234}
-#define PROMPT_OPTS(a)                                                                                                                            \
-    O_STR("tasks", &(a)->tasks, "T,..", "tasks and groups; 'dashlab lmeval list'", "Requests"),                                                     \
-    O_STR("shots", &(a)->shots, "N|T=N,..", "few-shot examples; default 0", "Requests"),                                                            \
-    O_STR("data", &(a)->data, "DIR", "root with a folder a task, or that folder; default: $DASHLAB_DATA, then the bundled documents", "Requests"),  \
-    O_STR("limit", &(a)->limit, "N", "the first N documents of each task; below 1: that share", "Requests"),                                       \
-    O_STR("samples", &(a)->samples, "A-B,..", "document indices; their examples are those of the full run", "Requests"),                           \
-    O_FLAG("apply-chat-template", &(a)->chat, "prompts as chats, by the model's template", "Requests"),                                            \
-    O_STR("chat-template", &(a)->template, "NAME", "a template by name (smollm2, qwen25, ...) where the tokenizer brings none", "Requests"),        \
-    O_FLAG("fewshot-as-multiturn", &(a)->multiturn, "examples as turns of their own (chat)", "Requests"),                                          \
-    O_STR("system-instruction", &(a)->system, "S", "system message, or text before the prompt", "Requests"),                                       \
-    O_INT("max-length", &(a)->max_length, 0, 1 << 24, "cut longer requests from the left; 0: the model's length, longer ones are errors", "Requests"), \
-    O_INT("fewshot-seed", &(a)->seed, 0, 4294967295.0, "seed of the examples; the harness': 1234", "Requests"),                                    \
-    O_STR("tokenizer", &(a)->tokenizer, "PATH", "a tokenizer", "Requests"), O_STR("pretok", &(a)->pretok, "NAME", "split rule of an unknown vocab.json", "Requests")
+#define PROMPT_ARGS_INIT                                                                                                                   \
+    {                                                                                                                                      \
+        .multiturn = true, .seed = 1234                                                                                                    \
+    }
+#define PROMPT_OPTS(a)                                                                                                                     \
+    O_STR("tasks", &(a)->tasks, "T,..", "tasks and groups; 'dashlab lmeval list'", "Requests"),                                            \
+        O_STR("shots", &(a)->shots, "N|T=N,..", "few-shot examples; default 0", "Requests"),                                               \
+        O_STR("data", &(a)->data, "DIR", "root with a folder a task, or that folder; default: $DASHLAB_DATA, then the bundled documents",  \
+              "Requests"),                                                                                                                 \
+        O_STR("limit", &(a)->limit, "N", "the first N documents of each task; below 1: that share", "Requests"),                           \
+        O_STR("samples", &(a)->samples, "A-B,..", "document indices; their examples are those of the full run", "Requests"),               \
+        O_FLAG("apply-chat-template", &(a)->chat, "prompts as chats, by the model's template", "Requests"),                                \
+        O_STR("chat-template", &(a)->template, "NAME", "a template by name (smollm2, qwen25, ...) where the tokenizer brings none",        \
+              "Requests"),                                                                                                                 \
+        O_FLAG("fewshot-as-multiturn", &(a)->multiturn, "examples as turns of their own (chat)", "Requests"),                              \
+        O_STR("system-instruction", &(a)->system, "S", "system message, or text before the prompt", "Requests"),                           \
+        O_INT("max-length", &(a)->max_length, 0, 1 << 24,                                                                                  \
+              "cut longer requests from the left; 0: the model's length, longer ones are errors", "Requests"),                             \
+        O_INT("fewshot-seed", &(a)->seed, 0, 4294967295.0, "seed of the examples; the harness': 1234", "Requests"),                        \
+        O_STR("tokenizer", &(a)->tokenizer, "PATH", "a tokenizer", "Requests"),                                                            \
+        O_STR("pretok", &(a)->pretok, "NAME", "split rule of an unknown vocab.json", "Requests")
 
 static int prompts_of(const struct prompt_args *a, const struct tok *tok, struct lme_prompts *p, struct err *e)
 {
@@ -108,7 +120,8 @@ static int prompts_of(const struct prompt_args *a, const struct tok *tok, struct
     if (a->template && !chat_by_name(a->template, &p->template))
         return ERR(e, E_USAGE, "--chat-template: there is no template '%s'; see 'dashlab help model tokenize'", a->template);
     if (p->template == CHAT_NONE || p->template == CHAT_UNKNOWN)
-        return ERR(e, E_USAGE, "the tokenizer brings %s chat template; name one with --chat-template", p->template == CHAT_NONE ? "no" : "an unknown");
+        return ERR(e, E_USAGE, "the tokenizer brings %s chat template; name one with --chat-template",
+                   p->template == CHAT_NONE ? "no" : "an unknown");
     return 0;
 }
 
@@ -209,8 +222,8 @@ static int requests_of(const struct prompt_args *a, const char *dir, struct tok 
         lme_docs_free(&pool);
     }
     if (rc == 0 && count)
-        printf("{\"requests\": %" PRId64 ", \"truncated\": %" PRId64 ", \"tokens\": %" PRId64 ", \"tokens_one_token_cache\": %" PRId64 ", \"tokens_without_sharing\": %" PRId64
-               ", \"nodes\": %" PRId64 ", \"levels\": %" PRId64 "}\n",
+        printf("{\"requests\": %" PRId64 ", \"truncated\": %" PRId64 ", \"tokens\": %" PRId64 ", \"tokens_one_token_cache\": %" PRId64
+               ", \"tokens_without_sharing\": %" PRId64 ", \"nodes\": %" PRId64 ", \"levels\": %" PRId64 "}\n",
                requests, truncated, total.tokens, total.one_token_cache, total.no_sharing, total.nodes, total.levels);
     lme_encoder_close(pr.enc);
     return rc;
@@ -221,11 +234,14 @@ static int lmeval_requests(int argc, char **argv, struct err *e)
     struct common c = COMMON_INIT;
     struct prompt_args a = PROMPT_ARGS_INIT;
     bool count = false, mutual = false;
-    const struct opt opts[] = {PROMPT_OPTS(&a), O_FLAG("count", &count, "numbers of requests and tokens in place of the requests (needs --tokenizer)", "Requests"),
-                               O_FLAG("mutual-info", &mutual, "also the requests without context that acc_mutual_info needs", "Requests"), COMMON_OPTS(&c)};
+    const struct opt opts[] = {
+        PROMPT_OPTS(&a), O_FLAG("count", &count, "numbers of requests and tokens in place of the requests (needs --tokenizer)", "Requests"),
+        O_FLAG("mutual-info", &mutual, "also the requests without context that acc_mutual_info needs", "Requests"), COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab lmeval requests --tasks T [--shots N] [--data DIR] [--tokenizer PATH] [OPTIONS]",
                                   .about = "Every (context, continuation) as JSON lines, no model; with --tokenizer also ids.",
-                                  .examples = "  dashlab lmeval requests --tasks arc_easy --limit 2\n  dashlab lmeval requests --tasks mmlu --shots 5 --data D --tokenizer M --count", .opts = opts,
+                                  .examples = "  dashlab lmeval requests --tasks arc_easy --limit 2\n  dashlab lmeval requests --tasks "
+                                              "mmlu --shots 5 --data D --tokenizer M --count",
+                                  .opts = opts,
                                   .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done, bundled;
@@ -268,9 +284,13 @@ static void print_run(const struct lme_run_result *r, const struct lme_run_opts 
         str_free(&s);
         return;
     }
-    str_printf(&s, "%s%s, shots %s, limit %s, %s%s%s\n", o->bundled ? "BUNDLED SUBSET (first documents), not the benchmarks: " : "", o->model_name,
-               o->shots ? o->shots : "0", o->samples ? "by --samples" : o->prompts.limit < 0 ? "none" : "yes: not the full benchmark", o->bf16 ? "bf16 parity" : "float32",
-               o->prompts.chat ? ", chat template " : "", o->prompts.chat ? chat_name(o->prompts.template) : "");
+    str_printf(&s, "%s%s, shots %s, limit %s, %s%s%s\n", o->bundled ? "BUNDLED SUBSET (first documents), not the benchmarks: " : "",
+               o->model_name, o->shots ? o->shots : "0",
+               o->samples             ? "by --samples"
+               : o->prompts.limit < 0 ? "none"
+                                      : "yes: not the full benchmark",
+               o->bf16 ? "bf16 parity" : "float32", o->prompts.chat ? ", chat template " : "",
+               o->prompts.chat ? chat_name(o->prompts.template) : "");
     lme_table(r, &s);
     str_putc(&s, '\n');
     lme_intervals(r, &s);
@@ -279,8 +299,10 @@ static void print_run(const struct lme_run_result *r, const struct lme_run_opts 
         without += r->task[i].cost.no_sharing;
         one += r->task[i].cost.one_token_cache;
     }
-    str_printf(&s, "tokens computed: %" PRId64 " (this run %" PRId64 "); the harness at batch 1: %" PRId64 "; without any sharing: %" PRId64 "\n%s\n", r->tokens, r->computed, one,
-               without, r->results_path);
+    str_printf(&s,
+               "tokens computed: %" PRId64 " (this run %" PRId64 "); the harness at batch 1: %" PRId64 "; without any sharing: %" PRId64
+               "\n%s\n",
+               r->tokens, r->computed, one, without, r->results_path);
     print_str(&s);
     str_free(&s);
 }
@@ -327,20 +349,27 @@ static int lmeval_run(int argc, char **argv, struct err *e)
     static const char *const parities[] = {"f32", "bf16", NULL};
     struct common c = COMMON_INIT;
     struct run_args a = {.p = PROMPT_ARGS_INIT, .batch = 16, .log_samples = true, .parity = "f32"};
-    const struct opt opts[] = {O_STR("model", &a.model, "PATH", "model folder, .gguf, or run", "Run"),
-                               PROMPT_OPTS(&a.p),
-                               O_INT("batch", &a.batch, 1, 4096, "sequences computed together; changes no result", "Run"),
-                               O_WORD("parity", &a.parity, "f32|bf16", parities, "bf16: logits and log-probabilities rounded as a bf16 run of the harness does", "Run"),
-                               O_STR("metrics", &a.metrics, "M,..", "also acc_norm, acc_bytes, acc_mutual_info, brier_score, exact_match", "Run"),
-                               O_FLAG("log-samples", &a.log_samples, "write samples_TASK.jsonl (lmeval compare needs them)", "Run"),
-                               O_FLAG("harness-names", &a.harness_names, "the harness' folder and dated file names", "Run"),
-                               O_FLAG("allow-missing", &a.allow_missing, "go on without tasks that have no documents; their groups are then not reported", "Run"),
-                               O_FLAG("force", &a.force, "replace results made with other parameters", "Run"),
-                               O_STR("out", &a.out, "DIR", "results.json, samples_TASK.jsonl, loglikelihoods.jsonl", "Run"),
-                               COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab lmeval run --model PATH --tasks T,.. --out DIR [OPTIONS]", .about = "Multiple-choice benchmarks by log-likelihood, request for request as lm-evaluation-harness; killed and run again it goes on.",
-                                  .examples = "  dashlab lmeval run --model experiments/tiny/teacher --tasks arc_easy,piqa --out evals/teacher\n  dashlab lmeval run --model M --tasks mmlu --shots 5 --data D --out evals/mmlu",
-                                  .opts = opts, .n_opts = ARRAY_LEN(opts)};
+    const struct opt opts[] = {
+        O_STR("model", &a.model, "PATH", "model folder, .gguf, or run", "Run"),
+        PROMPT_OPTS(&a.p),
+        O_INT("batch", &a.batch, 1, 4096, "sequences computed together; changes no result", "Run"),
+        O_WORD("parity", &a.parity, "f32|bf16", parities, "bf16: logits and log-probabilities rounded as a bf16 run of the harness does",
+               "Run"),
+        O_STR("metrics", &a.metrics, "M,..", "also acc_norm, acc_bytes, acc_mutual_info, brier_score, exact_match", "Run"),
+        O_FLAG("log-samples", &a.log_samples, "write samples_TASK.jsonl (lmeval compare needs them)", "Run"),
+        O_FLAG("harness-names", &a.harness_names, "the harness' folder and dated file names", "Run"),
+        O_FLAG("allow-missing", &a.allow_missing, "go on without tasks that have no documents; their groups are then not reported", "Run"),
+        O_FLAG("force", &a.force, "replace results made with other parameters", "Run"),
+        O_STR("out", &a.out, "DIR", "results.json, samples_TASK.jsonl, loglikelihoods.jsonl", "Run"),
+        COMMON_OPTS(&c)};
+    const struct cmd_spec spec = {
+        .synopsis = "dashlab lmeval run --model PATH --tasks T,.. --out DIR [OPTIONS]",
+        .about =
+            "Multiple-choice benchmarks by log-likelihood, request for request as lm-evaluation-harness; killed and run again it goes on.",
+        .examples = "  dashlab lmeval run --model experiments/tiny/teacher --tasks arc_easy,piqa --out evals/teacher\n  dashlab lmeval run "
+                    "--model M --tasks mmlu --shots 5 --data D --out evals/mmlu",
+        .opts = opts,
+        .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done;
     char dir[1024];
@@ -373,8 +402,14 @@ static int lmeval_compare(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
     const struct opt opts[] = {COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab lmeval compare A B", .about = "Paired comparison of two result folders: B - A, 95 % interval of the paired difference, exact McNemar p. Folders with other prompts are refused.",
-                                  .examples = "  dashlab lmeval compare evals/teacher evals/hybrid", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 2, .max_pos = 2};
+    const struct cmd_spec spec = {.synopsis = "dashlab lmeval compare A B",
+                                  .about = "Paired comparison of two result folders: B - A, 95 % interval of the paired difference, exact "
+                                           "McNemar p. Folders with other prompts are refused.",
+                                  .examples = "  dashlab lmeval compare evals/teacher evals/hybrid",
+                                  .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts),
+                                  .min_pos = 2,
+                                  .max_pos = 2};
     const char *pos[2];
     size_t n, k = 0;
     bool done;
@@ -385,15 +420,18 @@ static int lmeval_compare(int argc, char **argv, struct err *e)
     struct lme_diff *d = calloc(cap, sizeof *d);
     int rc = d ? lme_compare(pos[0], pos[1], d, cap, &k, e) : err_nomem(e, cap * sizeof *d, "a comparison");
     if (rc == 0 && !c.json)
-        printf("%-42s %-8s %6s %7s %7s %8s %20s %7s %7s %8s\n", "task", "metric", "n", "A", "B", "B - A", "95 % interval", "only A", "only B", "p");
+        printf("%-42s %-8s %6s %7s %7s %8s %20s %7s %7s %8s\n", "task", "metric", "n", "A", "B", "B - A", "95 % interval", "only A",
+               "only B", "p");
     for (size_t i = 0; i < k; i++) {
         if (c.json)
-            printf("%s{\"task\": \"%s\", \"metric\": \"%s\", \"n\": %" PRId64 ", \"a\": %.10g, \"b\": %.10g, \"diff\": %.10g, \"lo\": %.10g, \"hi\": %.10g, \"only_a\": %" PRId64
+            printf("%s{\"task\": \"%s\", \"metric\": \"%s\", \"n\": %" PRId64
+                   ", \"a\": %.10g, \"b\": %.10g, \"diff\": %.10g, \"lo\": %.10g, \"hi\": %.10g, \"only_a\": %" PRId64
                    ", \"only_b\": %" PRId64 ", \"p\": %.6g}",
-                   i ? ",\n " : "[", d[i].name, d[i].metric, d[i].n, d[i].a, d[i].b, d[i].diff, d[i].lo, d[i].hi, d[i].only_a, d[i].only_b, d[i].p);
+                   i ? ",\n " : "[", d[i].name, d[i].metric, d[i].n, d[i].a, d[i].b, d[i].diff, d[i].lo, d[i].hi, d[i].only_a, d[i].only_b,
+                   d[i].p);
         else
-            printf("%-42s %-8s %6" PRId64 " %7.4f %7.4f %+8.4f   [%+.4f, %+.4f] %7" PRId64 " %7" PRId64 " %8.4f\n", d[i].name, d[i].metric, d[i].n, d[i].a, d[i].b, d[i].diff,
-                   d[i].lo, d[i].hi, d[i].only_a, d[i].only_b, d[i].p);
+            printf("%-42s %-8s %6" PRId64 " %7.4f %7.4f %+8.4f   [%+.4f, %+.4f] %7" PRId64 " %7" PRId64 " %8.4f\n", d[i].name, d[i].metric,
+                   d[i].n, d[i].a, d[i].b, d[i].diff, d[i].lo, d[i].hi, d[i].only_a, d[i].only_b, d[i].p);
     }
     if (rc == 0 && c.json)
         printf("]\n");

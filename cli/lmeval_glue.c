@@ -72,7 +72,8 @@ static void show(const struct source *s, const struct found *f, bool json, struc
         str_printf(out, "%-8s %-42s %-4s %s from %s, %s rows, %s sha256 %s\n", f->state, s->f[0], s->f[1], s->f[4], s->f[6], s->f[2],
                    strcmp(s->f[5], "-") ? "file" : "content", strcmp(s->f[5], "-") ? s->f[5] : s->f[3]);
     else
-        str_printf(out, "%-8s %-42s %-4s %s, %" PRId64 " of %s rows%s%s\n", f->state, s->f[0], s->f[1], f->path, f->rows, s->f[2], *f->why ? ": " : "", f->why);
+        str_printf(out, "%-8s %-42s %-4s %s, %" PRId64 " of %s rows%s%s\n", f->state, s->f[0], s->f[1], f->path, f->rows, s->f[2],
+                   *f->why ? ": " : "", f->why);
 }
 
 static bool split_line(char *line, struct source *s)

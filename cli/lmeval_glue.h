@@ -11,8 +11,8 @@
 /* Where the documents are: `given`, else $DASHLAB_DATA, else the bundled first documents. */
 int lmeval_data(const char *given, char dir[1024], bool *bundled, struct err *e);
 /*
- * One line (or JSON object) for each file that the five benchmarks need: found where, how many documents, whether its content is the expected one,
- * else where it comes from and what SHA-256 to expect. *wrong counts files whose content differs, *missing those not there.
+ * One line (or JSON object) for each file that the five benchmarks need: found where, how many documents, whether its content is the
+ * expected one, else where it comes from and what SHA-256 to expect. *wrong counts files whose content differs, *missing those not there.
  */
 struct benchmark_count {
     int ok, subset, wrong, missing;

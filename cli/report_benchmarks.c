@@ -9,9 +9,14 @@ struct column_of {
     const char *title, *key;
     double chance; /* percent: mean over documents of 1 / choices in the full sets */
 };
-static const struct column_of columns[] = {{"MMLU", "mmlu_acc", 25},          {"ARC-E", "arc_easy_acc", 25},   {"ARC-E norm", "arc_easy_acc_norm", 25},
-                                           {"ARC-C", "arc_challenge_acc", 25}, {"ARC-C norm", "arc_challenge_acc_norm", 25}, {"PIQA", "piqa_acc", 50},
-                                           {"PIQA norm", "piqa_acc_norm", 50}, {"WinoGrande", "winogrande_acc", 50}};
+static const struct column_of columns[] = {{"MMLU", "mmlu_acc", 25},
+                                           {"ARC-E", "arc_easy_acc", 25},
+                                           {"ARC-E norm", "arc_easy_acc_norm", 25},
+                                           {"ARC-C", "arc_challenge_acc", 25},
+                                           {"ARC-C norm", "arc_challenge_acc_norm", 25},
+                                           {"PIQA", "piqa_acc", 50},
+                                           {"PIQA norm", "piqa_acc_norm", 50},
+                                           {"WinoGrande", "winogrande_acc", 50}};
 
 void benchmarks_line(struct plan *p, const struct node *n, struct str *out)
 {
@@ -55,7 +60,8 @@ static void fill_row(struct plan *p, struct table *t, struct arena *a, const str
     }
 }
 
-int report_benchmarks(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e)
+int report_benchmarks(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                      struct err *e)
 {
     struct arena a;
     struct table t;

@@ -8,14 +8,36 @@
 
 static const struct param_spec lmeval_params[] = {
     {.name = "model", .type = PT_REF, .help = "a teacher or distill runs", .fan = true},
-    {.name = "tasks", .type = PT_STRS, .def = "mmlu,arc_easy,arc_challenge,piqa,winogrande", .help = "tasks and groups; dashlab lmeval list"},
+    {.name = "tasks",
+     .type = PT_STRS,
+     .def = "mmlu,arc_easy,arc_challenge,piqa,winogrande",
+     .help = "tasks and groups; dashlab lmeval list"},
     {.name = "data", .type = PT_PATH, .def = "", .help = "root with one folder a task; default: the bundled first documents"},
     {.name = "shots", .type = PT_STR, .def = "0", .help = "few-shot examples: N or task=N,.."},
-    {.name = "limit", .type = PT_INT, .unit = "documents", .def = "0", .lo = 0, .hi = 1e9, .help = "the first documents of each task; 0 = all"},
+    {.name = "limit",
+     .type = PT_INT,
+     .unit = "documents",
+     .def = "0",
+     .lo = 0,
+     .hi = 1e9,
+     .help = "the first documents of each task; 0 = all"},
     {.name = "metrics", .type = PT_STRS, .def = "", .help = "also acc_norm, acc_bytes, acc_mutual_info, brier_score, exact_match"},
     {.name = "chat", .type = PT_BOOL, .def = "false", .help = "prompts by the model's chat template"},
-    {.name = "max_length", .type = PT_INT, .unit = "tokens", .def = "0", .lo = 0, .hi = 1e9, .help = "cut longer requests from the left; 0 = the model's length, longer ones are errors"},
-    {.name = "batch", .type = PT_INT, .unit = "sequences", .def = "16", .lo = 1, .hi = 4096, .help = "computed together; changes no result", .free = true}};
+    {.name = "max_length",
+     .type = PT_INT,
+     .unit = "tokens",
+     .def = "0",
+     .lo = 0,
+     .hi = 1e9,
+     .help = "cut longer requests from the left; 0 = the model's length, longer ones are errors"},
+    {.name = "batch",
+     .type = PT_INT,
+     .unit = "sequences",
+     .def = "16",
+     .lo = 1,
+     .hi = 4096,
+     .help = "computed together; changes no result",
+     .free = true}};
 
 static void write_values(struct jw *w, const struct lme_run_result *s)
 {
@@ -41,8 +63,16 @@ static void write_values(struct jw *w, const struct lme_run_result *s)
 static int run_stage(struct model *m, const struct node *n, struct run *r, struct lme_run_result *s, const char *name, struct err *e)
 {
     char dir[1024], path[1024];
-    struct lme_run_opts o = {.tasks = node_str(n, "tasks"), .out_dir = r->out, .shots = node_str(n, "shots"), .metrics = node_str(n, "metrics"), .prompts = LME_PROMPTS_INIT,
-                             .max_length = node_i64(n, "max_length"), .batch = (int32_t)node_i64(n, "batch"), .log_samples = true, .no_dates = true, .model_name = name};
+    struct lme_run_opts o = {.tasks = node_str(n, "tasks"),
+                             .out_dir = r->out,
+                             .shots = node_str(n, "shots"),
+                             .metrics = node_str(n, "metrics"),
+                             .prompts = LME_PROMPTS_INIT,
+                             .max_length = node_i64(n, "max_length"),
+                             .batch = (int32_t)node_i64(n, "batch"),
+                             .log_samples = true,
+                             .no_dates = true,
+                             .model_name = name};
     o.bundled = !node_has(n, "data"); /* a manifest means the same wherever it runs: $DASHLAB_DATA has no say */
     if (o.bundled)
         TRY(cli_bundled(dir, "lmeval/data", e));
@@ -80,4 +110,9 @@ static int lmeval_stage(void *ctx, const struct node *n, struct run *r, struct e
     free(s);
     return rc ? -1 : 0;
 }
-const struct stage_kind kind_lmeval = {.name = "lmeval", .about = "MMLU, ARC, PIQA, WinoGrande by log-likelihood", .version = 1, .params = lmeval_params, .n_params = ARRAY_LEN(lmeval_params), .run = lmeval_stage};
+const struct stage_kind kind_lmeval = {.name = "lmeval",
+                                       .about = "MMLU, ARC, PIQA, WinoGrande by log-likelihood",
+                                       .version = 1,
+                                       .params = lmeval_params,
+                                       .n_params = ARRAY_LEN(lmeval_params),
+                                       .run = lmeval_stage};

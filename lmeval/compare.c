@@ -123,15 +123,17 @@ static int same_documents(const char *task, const struct scored *a, const struct
         return ERR(e, E_INPUT, "cannot compare task '%s': no documents", task);
     for (int64_t i = 0; i < a->n; i++) {
         if (a->id[i] != b->id[i])
-            return ERR(e, E_INPUT, "cannot compare task '%s': sample %" PRId64 " is of document %" PRId64 " and %" PRId64, task, i, a->id[i], b->id[i]);
+            return ERR(e, E_INPUT, "cannot compare task '%s': sample %" PRId64 " is of document %" PRId64 " and %" PRId64, task, i,
+                       a->id[i], b->id[i]);
         if (strcmp(a->prompt[i], b->prompt[i]) != 0)
-            return ERR(e, E_INPUT, "cannot compare task '%s': document %" PRId64 " has different prompts (sha256 %.12s... and %.12s...)", task, a->id[i],
-                       a->prompt[i], b->prompt[i]);
+            return ERR(e, E_INPUT, "cannot compare task '%s': document %" PRId64 " has different prompts (sha256 %.12s... and %.12s...)",
+                       task, a->id[i], a->prompt[i], b->prompt[i]);
     }
     return 0;
 }
 
-static int compare_task(const char *task, const char *pa, const char *pb, struct tally *all, struct lme_diff *out, size_t cap, size_t *n, struct err *e)
+static int compare_task(const char *task, const char *pa, const char *pb, struct tally *all, struct lme_diff *out, size_t cap, size_t *n,
+                        struct err *e)
 {
     static const char *const metric[] = {"acc", "acc_norm"};
     struct scored a = {0}, b = {0};

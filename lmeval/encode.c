@@ -1,9 +1,9 @@
 /*
- * Requests as ids [lmeval.md 2.1, 2.3]. Encoding whole texts would tokenise the examples of a subject again for each of its documents, so texts are
- * cut where every known split rule cuts too, whatever stands on either side: between an ASCII letter and a space or line end after it. (A run of
- * letters ends there in each rule; no rule looks back; nothing composes with a space under NFC.) The part that a context shares with the one before it, and
- * the part that the continuations of one context share, are then encoded once. Tokenizers with an own split rule get whole texts, and the first
- * document of a set is encoded both ways and compared.
+ * Requests as ids [lmeval.md 2.1, 2.3]. Encoding whole texts would tokenise the examples of a subject again for each of its documents, so
+ * texts are cut where every known split rule cuts too, whatever stands on either side: between an ASCII letter and a space or line end
+ * after it. (A run of letters ends there in each rule; no rule looks back; nothing composes with a space under NFC.) The part that a
+ * context shares with the one before it, and the part that the continuations of one context share, are then encoded once. Tokenizers with
+ * an own split rule get whole texts, and the first document of a set is encoded both ways and compared.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ struct lme_encoder {
     bool whole, checked;
     const char *prefix_text; /* of the BOS that the tokenizer adds; NULL none */
     size_t prefix_len;
-    struct str key, last;  /* the shared beginning that is encoded; the last context */
+    struct str key, last; /* the shared beginning that is encoded; the last context */
     struct tok_ids key_ids;
     struct tok_ids ctx, a, b; /* scratch */
 };
@@ -105,20 +105,22 @@ static int shared_part(struct lme_encoder *x, const struct str *ctx, struct err 
     return n ? tok_encode(x->t, text, n, true, &x->key_ids, e) : 0;
 }
 
-static int add_req(struct lme_encoder *x, struct lme_set *s, const int32_t *ctx, int32_t n_ctx, const int32_t *cont, int32_t n_cont, const char *where,
-                   const struct lme_case *c, struct err *e)
+static int add_req(struct lme_encoder *x, struct lme_set *s, const int32_t *ctx, int32_t n_ctx, const int32_t *cont, int32_t n_cont,
+                   const char *where, const struct lme_case *c, struct err *e)
 {
     struct lme_req r = {.ctx = ctx, .n_ctx = n_ctx, .n_cont = n_cont};
     int64_t limit = x->o.max_length;
     if (!n_cont || !n_ctx)
-        return ERR(e, E_INPUT, "%s:%" PRId64 ": a request has %d ids of context and %d of continuation; at least one of each is needed", where, c->doc->line,
-                   (int)n_ctx, (int)n_cont);
+        return ERR(e, E_INPUT, "%s:%" PRId64 ": a request has %d ids of context and %d of continuation; at least one of each is needed",
+                   where, c->doc->line, (int)n_ctx, (int)n_cont);
     if (limit && n_cont > limit)
-        return ERR(e, E_INPUT, "%s:%" PRId64 ": a continuation of %d tokens; the model takes %" PRId64, where, c->doc->line, (int)n_cont, limit);
+        return ERR(e, E_INPUT, "%s:%" PRId64 ": a continuation of %d tokens; the model takes %" PRId64, where, c->doc->line, (int)n_cont,
+                   limit);
     if (limit && n_ctx + n_cont > limit + 1) {
         if (!x->o.truncate)
-            return ERR(e, E_INPUT, "%s:%" PRId64 ": a request of %d tokens; the model takes %" PRId64 "; fewer shots make it shorter, --max-length %" PRId64
-                                   " cuts it from the left as lm-evaluation-harness does",
+            return ERR(e, E_INPUT,
+                       "%s:%" PRId64 ": a request of %d tokens; the model takes %" PRId64
+                       "; fewer shots make it shorter, --max-length %" PRId64 " cuts it from the left as lm-evaluation-harness does",
                        where, c->doc->line, (int)(n_ctx + n_cont - 1), limit, limit);
         r.cut = n_ctx + n_cont - (int32_t)limit - 1;
         r.ctx += r.cut;
@@ -144,8 +146,8 @@ static int add_req(struct lme_encoder *x, struct lme_set *s, const int32_t *ctx,
 }
 
 /* The continuations r0..r1-1 of one context, which ends in n bytes of text that are no white space; the rest goes to the continuations. */
-static int with_context(struct lme_encoder *x, const struct lme_case *c, const struct str *ctx, int r0, int r1, const char *where, struct lme_set *s,
-                        struct err *e)
+static int with_context(struct lme_encoder *x, const struct lme_case *c, const struct str *ctx, int r0, int r1, const char *where,
+                        struct lme_set *s, struct err *e)
 {
     const char *text = str_c(ctx);
     size_t n = py_rstrip(text, ctx->len), from = 0, tail = 0, head_ids;
@@ -286,8 +288,8 @@ static int take_case(void *ctx, const struct lme_case *c, struct err *e)
     return lme_encode_case(k->x, c, k->where, k->s, e);
 }
 
-int lme_set_make(const struct lme_task *t, const struct lme_docs *docs, const struct lme_docs *pool, const struct lme_prompts *p, struct lme_encoder *x,
-                 struct lme_set *out, struct err *e)
+int lme_set_make(const struct lme_task *t, const struct lme_docs *docs, const struct lme_docs *pool, const struct lme_prompts *p,
+                 struct lme_encoder *x, struct lme_set *out, struct err *e)
 {
     struct set_maker k = {x, out, docs->path};
     *out = (struct lme_set){0};

@@ -1,7 +1,8 @@
 /*
- * MMLU, ARC-Easy, ARC-Challenge, PIQA and WinoGrande, request for request as lm-evaluation-harness 0.4.13 makes them, scored by log-likelihood.
- * Order of use: lme_pick_tasks -> for each task lme_load, lme_each (texts) or lme_set_make (ids) -> lme_score -> lme_doc_scores -> lme_results.
- * lme_run does all of it for one model. Errors: E_USAGE (names, options), E_INPUT (files, with file and line), E_ENV, E_NUMERIC, E_INTERRUPTED.
+ * MMLU, ARC-Easy, ARC-Challenge, PIQA and WinoGrande, request for request as lm-evaluation-harness 0.4.13 makes them, scored by
+ * log-likelihood. Order of use: lme_pick_tasks -> for each task lme_load, lme_each (texts) or lme_set_make (ids) -> lme_score ->
+ * lme_doc_scores -> lme_results. lme_run does all of it for one model. Errors: E_USAGE (names, options), E_INPUT (files, with file and
+ * line), E_ENV, E_NUMERIC, E_INTERRUPTED.
  */
 #ifndef LMEVAL_LMEVAL_H
 #define LMEVAL_LMEVAL_H
@@ -22,7 +23,8 @@ struct lme_task {
     enum lme_kind kind;
     int group; /* 0 stem, 1 other, 2 social_sciences, 3 humanities; -1 none */
 };
-/* 57 subjects in the harness' order (group by group, alphabetical inside), then arc_easy, arc_challenge, piqa, winogrande. NULL past the end. */
+/* 57 subjects in the harness' order (group by group, alphabetical inside), then arc_easy, arc_challenge, piqa, winogrande. NULL past the
+ * end. */
 const struct lme_task *lme_task_at(int i);
 /* Group i: the four of MMLU, then "mmlu" itself. */
 const char *lme_group_name(int i);
@@ -54,10 +56,11 @@ struct lme_docs {
     char path[1024], sha256[65];
 };
 /*
- * The evaluation documents or the few-shot pool of a task under `dir`: a root with one folder a task, or that folder itself. Original distribution
- * files (MMLU csv; ARC jsonl; PIQA and WinoGrande jsonl with *-labels.lst) or the hub's rows (.jsonl, or .json with an array or {"rows": [{"row":
- * ..}]}). E_INPUT names file and line: bad rows, a label not among the choices, empty choices, missing labels or another number of them. Free *out
- * also after an error.
+ * The evaluation documents or the few-shot pool of a task under `dir`: a root with one folder a task, or that folder itself. Original
+ * distribution files (MMLU csv; ARC jsonl; PIQA and WinoGrande jsonl with *-labels.lst) or the hub's rows (.jsonl, or .json with an array
+ * or {"rows": [{"row":
+ * ..}]}). E_INPUT names file and line: bad rows, a label not among the choices, empty choices, missing labels or another number of them.
+ * Free *out also after an error.
  */
 int lme_load(const struct lme_task *t, enum lme_split split, const char *dir, struct lme_docs *out, struct err *e);
 void lme_docs_free(struct lme_docs *d);
@@ -82,14 +85,17 @@ struct lme_prompts {
     int shots;
     bool chat, multiturn; /* multiturn: examples as turns of their own */
     enum chat_kind template;
-    const char *system;   /* system instruction or NULL */
-    uint64_t seed;        /* of the few-shot sampler; the harness': 1234 */
-    double limit;         /* < 0: all; < 1: that share, rounded up; else the first documents */
+    const char *system;              /* system instruction or NULL */
+    uint64_t seed;                   /* of the few-shot sampler; the harness': 1234 */
+    double limit;                    /* < 0: all; < 1: that share, rounded up; else the first documents */
     const struct lme_range *samples; /* document indices, or NULL; examples are those of the full run */
     size_t n_samples;
     bool mutual_info; /* also the requests without context */
 };
-#define LME_PROMPTS_INIT {.template = CHAT_NONE, .multiturn = true, .seed = 1234, .limit = -1}
+#define LME_PROMPTS_INIT                                                                                                                   \
+    {                                                                                                                                      \
+        .template = CHAT_NONE, .multiturn = true, .seed = 1234, .limit = -1                                                                \
+    }
 /* One document's requests. Request r has context ctx[r] (WinoGrande), ctx[0], or none (r >= n_choice), and continuation cont[r]. */
 struct lme_case {
     int64_t id; /* document index */
@@ -108,7 +114,8 @@ int64_t lme_selected(const struct lme_prompts *p, int64_t n);
 /* Calls fn for every selected document in order; pool may be NULL without shots. */
 int lme_each(const struct lme_task *t, const struct lme_docs *docs, const struct lme_docs *pool, const struct lme_prompts *p,
              int (*fn)(void *ctx, const struct lme_case *c, struct err *e), void *ctx, struct err *e);
-/* What acc_norm divides by and what the harness calls target: the choice as it is listed (WinoGrande: the filled prefix), and str(target). */
+/* What acc_norm divides by and what the harness calls target: the choice as it is listed (WinoGrande: the filled prefix), and str(target).
+ */
 void lme_choice_text(const struct lme_task *t, const struct lme_doc *d, int i, struct str *out);
 void lme_target_text(const struct lme_task *t, const struct lme_doc *d, struct str *out);
 void lme_description(const struct lme_task *t, struct str *out);
@@ -126,8 +133,8 @@ struct lme_set {
     struct arena arena;
     struct lme_req *req;
     int64_t n, cap;
-    int64_t *first;          /* [n_docs + 1] first request of a selected document */
-    int64_t *id;             /* [n_docs] its index */
+    int64_t *first; /* [n_docs + 1] first request of a selected document */
+    int64_t *id;    /* [n_docs] its index */
     const struct lme_doc **doc;
     int64_t n_docs, cap_docs;
     int64_t truncated, cut; /* requests, tokens */
@@ -145,31 +152,32 @@ void lme_encoder_close(struct lme_encoder *x);
 /* Ids of one document's requests [lmeval.md 2.1, 2.3], appended to the set. `where` (file) is for messages. */
 int lme_encode_case(struct lme_encoder *x, const struct lme_case *c, const char *where, struct lme_set *s, struct err *e);
 /* All requests of a task. */
-int lme_set_make(const struct lme_task *t, const struct lme_docs *docs, const struct lme_docs *pool, const struct lme_prompts *p, struct lme_encoder *x,
-                 struct lme_set *out, struct err *e);
+int lme_set_make(const struct lme_task *t, const struct lme_docs *docs, const struct lme_docs *pool, const struct lme_prompts *p,
+                 struct lme_encoder *x, struct lme_set *out, struct err *e);
 void lme_set_free(struct lme_set *s);
 
 /* ---- scoring ---- */
 
 struct lme_cost {
-    int64_t tokens;     /* distinct prefixes that are computed: the tree's size */
-    int64_t no_sharing; /* sum over requests */
+    int64_t tokens;          /* distinct prefixes that are computed: the tree's size */
+    int64_t no_sharing;      /* sum over requests */
     int64_t one_token_cache; /* distinct inputs, what the harness computes at batch 1 */
     int64_t nodes, levels;
 };
 int lme_count(const struct lme_req *req, int64_t n, struct lme_cost *out, struct err *e);
 
 struct lme_score_opts {
-    int32_t batch;        /* sequences computed together; changes no result on the CPU */
-    bool bf16;            /* the harness' rounding for bf16 models [lmeval.md 2.2] */
-    int64_t cache_bytes;  /* states kept at once; 0 = 1 GiB. Changes no result */
+    int32_t batch;       /* sequences computed together; changes no result on the CPU */
+    bool bf16;           /* the harness' rounding for bf16 models [lmeval.md 2.2] */
+    int64_t cache_bytes; /* states kept at once; 0 = 1 GiB. Changes no result */
     void *ctx;
     int (*done)(void *ctx, const int64_t *req, int64_t n, struct err *e); /* these requests are complete; may be NULL */
     void (*progress)(void *ctx, int64_t tokens, int64_t total);           /* may be NULL */
 };
 /*
- * ll and greedy of every request that is not done. The requests form a prefix tree; every prefix is computed once, and where several continuations
- * take their token from one place, one row of logits serves them all. How texts are cut into steps depends on the whole set, not on what is done.
+ * ll and greedy of every request that is not done. The requests form a prefix tree; every prefix is computed once, and where several
+ * continuations take their token from one place, one row of logits serves them all. How texts are cut into steps depends on the whole set,
+ * not on what is done.
  */
 int lme_score(struct model *m, struct lme_req *req, int64_t n, const struct lme_score_opts *o, int64_t *tokens, struct err *e);
 
@@ -183,8 +191,8 @@ unsigned lme_task_metrics(const struct lme_task *t); /* the harness' own: acc, a
 /* numpy's argmax: the first of equal ones, the first NaN wins. */
 int lme_argmax(const double *v, int n);
 /* Scores of one document from its lls (choices, then the unconditional ones when mutual information is asked for). */
-int lme_doc_scores(const struct lme_task *t, const struct lme_doc *d, const double *ll, const bool *greedy, unsigned metrics, double out[LME_N_METRICS],
-                   struct err *e);
+int lme_doc_scores(const struct lme_task *t, const struct lme_doc *d, const double *ll, const bool *greedy, unsigned metrics,
+                   double out[LME_N_METRICS], struct err *e);
 struct lme_value {
     double mean, se; /* se < 0: "N/A" */
     double lo, hi;   /* 95 %, Wilson; of accuracies */
@@ -196,7 +204,7 @@ struct lme_result {
     int64_t n, original;
     unsigned metrics;
     struct lme_value v[LME_N_METRICS];
-    char hash[65];      /* task_hashes */
+    char hash[65]; /* task_hashes */
     int64_t truncated, cut, ties, requests;
     struct lme_cost cost;
     char data[1024], data_sha256[65];
@@ -245,7 +253,8 @@ struct lme_diff {
     double a, b, diff, lo, hi; /* means; b - a with a 95 % interval of the paired difference */
     double p;                  /* exact McNemar, two-sided */
 };
-/* Tasks present in both; folders with other prompts are refused. out has room for LME_N_TASKS + 1 entries a metric; the last is over all documents. */
+/* Tasks present in both; folders with other prompts are refused. out has room for LME_N_TASKS + 1 entries a metric; the last is over all
+ * documents. */
 int lme_compare(const char *a, const char *b, struct lme_diff *out, size_t cap, size_t *n, struct err *e);
 
 /* ---- WikiText ---- */
@@ -258,7 +267,8 @@ int64_t wikitext_words(const char *page, size_t n);
 int wikitext_pages(const char *text, size_t n, int (*fn)(void *ctx, const char *page, size_t n, struct err *e), void *ctx, struct err *e);
 /* Windows of the rolling log-likelihood: fn(input ids [n_in], the last n_pred positions predict pred). */
 int lme_rolling(const int32_t *ids, int64_t n, int32_t prefix, int64_t max_length,
-                int (*fn)(void *ctx, const int32_t *input, int64_t n_in, const int32_t *pred, int64_t n_pred, struct err *e), void *ctx, struct err *e);
+                int (*fn)(void *ctx, const int32_t *input, int64_t n_in, const int32_t *pred, int64_t n_pred, struct err *e), void *ctx,
+                struct err *e);
 struct wikitext_result {
     int64_t pages, words, bytes, tokens; /* words and bytes of the pages as they stand in the file; tokens that were scored */
     double ll;                           /* nats */
@@ -266,6 +276,7 @@ struct wikitext_result {
 };
 /* The harness' task `wikitext`: rolling log-likelihood of every page (max_pages 0 = all), windows of max_length tokens. */
 int wikitext_perplexity(struct model *m, const char *text, size_t n, int64_t max_length, int64_t max_pages, void *ctx,
-                        void (*progress)(void *ctx, int64_t pages, const struct wikitext_result *r), struct wikitext_result *out, struct err *e);
+                        void (*progress)(void *ctx, int64_t pages, const struct wikitext_result *r), struct wikitext_result *out,
+                        struct err *e);
 
 #endif

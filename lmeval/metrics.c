@@ -6,7 +6,8 @@
 #include "lmeval/lmeval.h"
 
 /* In the order of the harness' tables: by name. */
-const char *const lme_metric_names[LME_N_METRICS + 1] = {"acc", "acc_bytes", "acc_mutual_info", "acc_norm", "brier_score", "exact_match", NULL};
+const char *const lme_metric_names[LME_N_METRICS + 1] = {"acc",         "acc_bytes", "acc_mutual_info", "acc_norm", "brier_score",
+                                                         "exact_match", NULL};
 
 int lme_metrics_of(const char *list, unsigned *bits, struct err *e)
 {
@@ -21,7 +22,8 @@ int lme_metrics_of(const char *list, unsigned *bits, struct err *e)
                 found = i;
         const char *near = found < 0 ? nearest_word(name, lme_metric_names, LME_N_METRICS) : NULL;
         if (found < 0)
-            return ERR(e, E_USAGE, "unknown metric '%s'%s%s%s; there are acc, acc_norm, acc_bytes, acc_mutual_info, brier_score and exact_match", name,
+            return ERR(e, E_USAGE,
+                       "unknown metric '%s'%s%s%s; there are acc, acc_norm, acc_bytes, acc_mutual_info, brier_score and exact_match", name,
                        near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
         *bits |= 1u << found;
     }
@@ -58,8 +60,8 @@ static double brier(const double *ll, int n, int gold)
     return out;
 }
 
-int lme_doc_scores(const struct lme_task *t, const struct lme_doc *d, const double *ll, const bool *greedy, unsigned metrics, double out[LME_N_METRICS],
-                   struct err *e)
+int lme_doc_scores(const struct lme_task *t, const struct lme_doc *d, const double *ll, const bool *greedy, unsigned metrics,
+                   double out[LME_N_METRICS], struct err *e)
 {
     int n = d->n_choice;
     double chars[LME_MAX_CHOICES], bytes[LME_MAX_CHOICES], info[LME_MAX_CHOICES];

@@ -72,7 +72,8 @@ static int one_page(void *ctx, const char *page, size_t n, struct err *e)
 }
 
 int wikitext_perplexity(struct model *m, const char *text, size_t n, int64_t max_length, int64_t max_pages, void *ctx,
-                        void (*progress)(void *ctx, int64_t pages, const struct wikitext_result *r), struct wikitext_result *out, struct err *e)
+                        void (*progress)(void *ctx, int64_t pages, const struct wikitext_result *r), struct wikitext_result *out,
+                        struct err *e)
 {
     struct pages p = {.m = m, .max_length = max_length, .max_pages = max_pages, .ctx = ctx, .progress = progress, .out = out};
     *out = (struct wikitext_result){0};

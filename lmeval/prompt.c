@@ -10,8 +10,8 @@
 
 static bool py_space(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 size_t py_rstrip(const char *s, size_t n)
@@ -193,7 +193,8 @@ static int chat_context(const struct maker *k, const struct lme_doc *d, int fill
 
 static bool same_doc(const struct lme_doc *a, const struct lme_doc *b)
 {
-    return a->gold == b->gold && !strcmp(a->question, b->question) && !strcmp(a->choice[0], b->choice[0]) && !strcmp(a->choice[1], b->choice[1]);
+    return a->gold == b->gold && !strcmp(a->question, b->question) && !strcmp(a->choice[0], b->choice[0]) &&
+           !strcmp(a->choice[1], b->choice[1]);
 }
 
 /* Fewer than wanted are left: the sampler draws again from the pool without the evaluated document. */
@@ -208,7 +209,8 @@ static int redraw(struct maker *k, const struct lme_doc *d, struct err *e)
         if (!same_doc(&k->pool->doc[i], d))
             k->rest[n++] = i;
     if (n < k->p->shots)
-        return ERR(e, E_USAGE, "task '%s': %d examples wanted, '%s' has %" PRId64 " other documents", k->t->name, k->p->shots, k->pool->path, n);
+        return ERR(e, E_USAGE, "task '%s': %d examples wanted, '%s' has %" PRId64 " other documents", k->t->name, k->p->shots,
+                   k->pool->path, n);
     if (py_sample(&k->rng, n, k->p->shots, k->draw) != 0)
         return err_nomem(e, (size_t)n, "few-shot examples");
     for (int i = 0; i < k->p->shots; i++)
@@ -309,8 +311,13 @@ int lme_each(const struct lme_task *t, const struct lme_docs *docs, const struct
     TRY(check_pool(t, pool, p, e));
     for (size_t i = 0; i < p->n_samples; i++)
         if (p->samples[i].hi >= docs->n)
-            return ERR(e, E_USAGE, "--samples: document %" PRId64 " of task '%s', which has %" PRId64 " (from 0)", p->samples[i].hi, t->name, docs->n);
-    struct maker k = {.t = t, .pool = pool, .p = p, .shot = calloc((size_t)p->shots + 1, sizeof *k.shot), .draw = calloc((size_t)p->shots + 2, sizeof *k.draw)};
+            return ERR(e, E_USAGE, "--samples: document %" PRId64 " of task '%s', which has %" PRId64 " (from 0)", p->samples[i].hi,
+                       t->name, docs->n);
+    struct maker k = {.t = t,
+                      .pool = pool,
+                      .p = p,
+                      .shot = calloc((size_t)p->shots + 1, sizeof *k.shot),
+                      .draw = calloc((size_t)p->shots + 2, sizeof *k.draw)};
     int rc = k.shot && k.draw ? 0 : err_nomem(e, (size_t)p->shots * 16, "few-shot examples");
     py_seed(&k.rng, p->seed);
     add_system(&k.system, t, p->system);

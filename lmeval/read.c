@@ -19,14 +19,17 @@ struct place {
     const char *roots, *names; /* separated by spaces; "." = the folder itself */
 };
 static const struct place places[] = {
-    {LME_MMLU, LME_EVAL, "mmlu mmlu/data . data", "test/%s_test.csv %s_test.csv %s/test.jsonl %s/test.json test/%s.jsonl test/%s_test.jsonl"},
+    {LME_MMLU, LME_EVAL, "mmlu mmlu/data . data",
+     "test/%s_test.csv %s_test.csv %s/test.jsonl %s/test.json test/%s.jsonl test/%s_test.jsonl"},
     {LME_MMLU, LME_POOL, "mmlu mmlu/data . data", "dev/%s_dev.csv %s_dev.csv %s/dev.jsonl %s/dev.json dev/%s.jsonl dev/%s_dev.jsonl"},
     {LME_ARC, LME_EVAL, "arc/%s ai2_arc/%s ARC-V1-Feb2018-2/%s %s %n .", "%s-Test.jsonl test.jsonl test.json"},
     {LME_ARC, LME_POOL, "arc/%s ai2_arc/%s ARC-V1-Feb2018-2/%s %s %n .", "%s-Train.jsonl train.jsonl train.json"},
     {LME_PIQA, LME_EVAL, "piqa physicaliqa-train-dev .", "valid.jsonl dev.jsonl validation.jsonl validation.json"},
     {LME_PIQA, LME_POOL, "piqa physicaliqa-train-dev .", "train.jsonl train.json"},
-    {LME_WINOGRANDE, LME_EVAL, "winogrande winogrande_1.1 winogrande/winogrande_xl winogrande_xl .", "dev.jsonl validation.jsonl validation.json"},
-    {LME_WINOGRANDE, LME_POOL, "winogrande winogrande_1.1 winogrande/winogrande_xl winogrande_xl .", "train_xl.jsonl train.jsonl train.json"},
+    {LME_WINOGRANDE, LME_EVAL, "winogrande winogrande_1.1 winogrande/winogrande_xl winogrande_xl .",
+     "dev.jsonl validation.jsonl validation.json"},
+    {LME_WINOGRANDE, LME_POOL, "winogrande winogrande_1.1 winogrande/winogrande_xl winogrande_xl .",
+     "train_xl.jsonl train.jsonl train.json"},
 };
 
 /* The k-th word of a list with %s and %n put in; false past the end. */
@@ -130,7 +133,8 @@ static int mmlu_row(void *ctx, int64_t line, const char *const *f, int n, struct
     if (!letter && !number)
         return ERR(e, E_INPUT, "%s:%" PRId64 ": answer '%.20s'; expected A, B, C or D (or 0 to 3)", path, line, a);
     if (l->letters && l->letters != (letter ? 1 : 2))
-        return ERR(e, E_INPUT, "%s:%" PRId64 ": answer '%s' in a file whose other answers are %s", path, line, a, letter ? "numbers" : "letters");
+        return ERR(e, E_INPUT, "%s:%" PRId64 ": answer '%s' in a file whose other answers are %s", path, line, a,
+                   letter ? "numbers" : "letters");
     l->letters = letter ? 1 : 2;
     struct lme_doc *d = new_doc(l, line, e);
     if (!d)
@@ -336,7 +340,8 @@ static int read_labels(struct loader *l, struct err *e)
     }
     str_free(&s);
     if (rc == 0 && line != o->n)
-        rc = ERR(e, E_INPUT, "%s:%" PRId64 ": %" PRId64 " labels for the %" PRId64 " rows of '%s'", lst, MIN(line, o->n) + 1, line, o->n, o->path);
+        rc = ERR(e, E_INPUT, "%s:%" PRId64 ": %" PRId64 " labels for the %" PRId64 " rows of '%s'", lst, MIN(line, o->n) + 1, line, o->n,
+                 o->path);
     return rc;
 }
 
@@ -348,7 +353,8 @@ static int not_found(const struct lme_task *t, enum lme_split split, const char 
     char root[256], name[256];
     word_at(p->roots, 0, t, root);
     word_at(p->names, 0, t, name);
-    return ERR(e, E_INPUT, "task '%s': no %s under '%s' (looked for %s/%s and other usual places); 'dashlab data list' says where the files come from",
+    return ERR(e, E_INPUT,
+               "task '%s': no %s under '%s' (looked for %s/%s and other usual places); 'dashlab data list' says where the files come from",
                t->name, split == LME_EVAL ? "evaluation documents" : "documents for few-shot examples", dir, root, name);
 }
 

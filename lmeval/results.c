@@ -206,12 +206,14 @@ struct templates {
 };
 static const struct templates *templates_of(const struct lme_task *t)
 {
-    static const struct templates mmlu = {"cais/mmlu", "{{question.strip()}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nD. {{choices[3]}}\nAnswer:", NULL,
-                                          "answer", NULL},
-                                  arc = {"allenai/ai2_arc", "Question: {{question}}\nAnswer:", "{{choices.text}}", "{{choices.label.index(answerKey)}}",
-                                         "Question: {{question}}\nAnswer:"},
-                                  piqa = {"baber/piqa", "Question: {{goal}}\nAnswer:", "{{[sol1, sol2]}}", "label", "goal"},
-                                  winogrande = {"allenai/winogrande", "<function doc_to_text>", "<function doc_to_choice>", "<function doc_to_target>", "sentence"};
+    static const struct templates
+        mmlu = {"cais/mmlu",
+                "{{question.strip()}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nD. {{choices[3]}}\nAnswer:", NULL, "answer",
+                NULL},
+        arc = {"allenai/ai2_arc", "Question: {{question}}\nAnswer:", "{{choices.text}}", "{{choices.label.index(answerKey)}}",
+               "Question: {{question}}\nAnswer:"},
+        piqa = {"baber/piqa", "Question: {{goal}}\nAnswer:", "{{[sol1, sol2]}}", "label", "goal"},
+        winogrande = {"allenai/winogrande", "<function doc_to_text>", "<function doc_to_choice>", "<function doc_to_target>", "sentence"};
     switch (t->kind) {
     case LME_MMLU:
         return &mmlu;

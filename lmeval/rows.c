@@ -38,8 +38,8 @@ static int csv_field(struct csv *c, int64_t record, struct err *e)
             c->buf[c->n_buf++] = *c->p;
         }
         if (c->p < c->end && *c->p != ',' && *c->p != '\n' && *c->p != '\r')
-            return ERR(e, E_INPUT, "%s:%" PRId64 ": a closing quote is followed by '%c'; quotes inside a quoted field are written twice", c->path, c->line,
-                       *c->p);
+            return ERR(e, E_INPUT, "%s:%" PRId64 ": a closing quote is followed by '%c'; quotes inside a quoted field are written twice",
+                       c->path, c->line, *c->p);
     } else
         while (c->p < c->end && *c->p != ',' && *c->p != '\n' && !(*c->p == '\r' && (c->p + 1 == c->end || c->p[1] == '\n')))
             c->buf[c->n_buf++] = *c->p++;
@@ -120,7 +120,8 @@ static void row_name(struct jdoc *d, const char *path, int64_t line)
     snprintf(d->file, sizeof d->file, "%s%s:%" PRId64, n > room ? "..." : "", n > room ? path + n - room : path, line);
 }
 
-static int rows_of(const char *path, const json_t *a, int (*fn)(void *ctx, int64_t line, const struct jdoc *d, struct err *e), void *ctx, struct err *e)
+static int rows_of(const char *path, const json_t *a, int (*fn)(void *ctx, int64_t line, const struct jdoc *d, struct err *e), void *ctx,
+                   struct err *e)
 {
     for (size_t i = 0; i < json_array_size(a); i++) {
         struct jdoc d = {.root = json_array_get(a, i)};
@@ -135,17 +136,20 @@ static int rows_of(const char *path, const json_t *a, int (*fn)(void *ctx, int64
     return 0;
 }
 
-static int whole(const char *path, const struct str *s, int (*fn)(void *ctx, int64_t line, const struct jdoc *d, struct err *e), void *ctx, struct err *e)
+static int whole(const char *path, const struct str *s, int (*fn)(void *ctx, int64_t line, const struct jdoc *d, struct err *e), void *ctx,
+                 struct err *e)
 {
     struct jdoc d;
     TRY(jdoc_parse(&d, path, str_c(s), s->len, e));
     const json_t *a = json_is_object(d.root) ? json_object_get(d.root, "rows") : d.root;
-    int rc = json_is_array(a) ? rows_of(path, a, fn, ctx, e) : ERR(e, E_INPUT, "%s: neither an array of rows nor an object with \"rows\"", path);
+    int rc =
+        json_is_array(a) ? rows_of(path, a, fn, ctx, e) : ERR(e, E_INPUT, "%s: neither an array of rows nor an object with \"rows\"", path);
     jdoc_free(&d);
     return rc;
 }
 
-static int lines(const char *path, const struct str *s, int (*fn)(void *ctx, int64_t line, const struct jdoc *d, struct err *e), void *ctx, struct err *e)
+static int lines(const char *path, const struct str *s, int (*fn)(void *ctx, int64_t line, const struct jdoc *d, struct err *e), void *ctx,
+                 struct err *e)
 {
     const char *p = str_c(s), *end = p + s->len;
     for (int64_t line = 1; p < end; line++) {

@@ -109,7 +109,8 @@ static int task_open(struct runner *r, int i, struct err *e)
 
 static void key_line(struct str *key, const struct runner *r, int i)
 {
-    str_printf(key, "task %s shots %d metrics %u data %s pool %s\n", r->task->name, r->shots[i], r->metrics, r->docs.sha256, r->pool.sha256);
+    str_printf(key, "task %s shots %d metrics %u data %s pool %s\n", r->task->name, r->shots[i], r->metrics, r->docs.sha256,
+               r->pool.sha256);
 }
 
 static int key_head(struct runner *r, struct str *key, const char **model_sha, struct err *e)
@@ -121,9 +122,10 @@ static int key_head(struct runner *r, struct str *key, const char **model_sha, s
     str_printf(key, "lmeval 1\nmodel %s\ntokenizer %s\nlayers", *model_sha, tok_sha256(r->m->tok));
     for (int64_t l = 0; l < r->m->cfg.L; l++)
         str_printf(key, " %u", r->m->layer[l].ops);
-    str_printf(key, "\nlimit %.17g\nsamples %s\nchat %d %d %s\nsystem %s\nmax_length %" PRId64 " %d\nbf16 %d\nseed %" PRIu64 "\n", o->prompts.limit,
-               o->samples ? o->samples : "", o->prompts.chat, o->prompts.chat && o->prompts.multiturn, o->prompts.chat ? chat_name(o->prompts.template) : "-",
-               o->prompts.system ? o->prompts.system : "", r->max_length, o->max_length > 0, o->bf16, o->prompts.seed);
+    str_printf(key, "\nlimit %.17g\nsamples %s\nchat %d %d %s\nsystem %s\nmax_length %" PRId64 " %d\nbf16 %d\nseed %" PRIu64 "\n",
+               o->prompts.limit, o->samples ? o->samples : "", o->prompts.chat, o->prompts.chat && o->prompts.multiturn,
+               o->prompts.chat ? chat_name(o->prompts.template) : "-", o->prompts.system ? o->prompts.system : "", r->max_length,
+               o->max_length > 0, o->bf16, o->prompts.seed);
     return 0;
 }
 
@@ -148,15 +150,22 @@ static int prepare(struct runner *r, char key[65], const char **model_sha, struc
         rc = rc ? rc : task_open(r, kept, e);
         if (rc == 0) {
             struct lme_result *t = &r->out->task[kept];
-            *t = (struct lme_result){.task = r->task, .shots = r->shots[kept], .n = r->set.n_docs, .original = original_of(r), .metrics = r->metrics,
-                                     .truncated = r->set.truncated, .cut = r->set.cut, .requests = r->set.n};
+            *t = (struct lme_result){.task = r->task,
+                                     .shots = r->shots[kept],
+                                     .n = r->set.n_docs,
+                                     .original = original_of(r),
+                                     .metrics = r->metrics,
+                                     .truncated = r->set.truncated,
+                                     .cut = r->set.cut,
+                                     .requests = r->set.n};
             snprintf(t->data, sizeof t->data, "%s", r->docs.path);
             snprintf(t->data_sha256, sizeof t->data_sha256, "%s", r->docs.sha256);
             key_line(&text, r, kept);
             rc = lme_count(r->set.req, r->set.n, &t->cost, e);
             r->out->tokens += t->cost.tokens;
             if (t->truncated)
-                log_warn("task '%s': %" PRId64 " of %" PRId64 " requests are longer than %" PRId64 " tokens and were cut from the left (%" PRId64 " tokens)",
+                log_warn("task '%s': %" PRId64 " of %" PRId64 " requests are longer than %" PRId64
+                         " tokens and were cut from the left (%" PRId64 " tokens)",
                          r->task->name, t->truncated, r->set.n, r->max_length, t->cut);
         }
         task_close(r);
@@ -346,10 +355,24 @@ static int run_all(struct runner *r, struct err *e)
         TRY(rc);
     }
     add_groups(r);
-    struct lme_about a = {.model_name = o->model_name, .sanitized = sane, .device = r->m->be->ops->name, .system = o->prompts.system, .model_sha256 = model_sha,
-                          .key = key, .tok = r->m->tok, .parameters = params_count(&r->m->params, false), .max_length = r->max_length, .limit = o->prompts.limit,
-                          .start = start, .seconds = unix_now() - start, .seed = o->prompts.seed, .bf16 = o->bf16, .chat = o->prompts.chat,
-                          .multiturn = o->prompts.multiturn, .dates = !o->no_dates, .bundled = o->bundled};
+    struct lme_about a = {.model_name = o->model_name,
+                          .sanitized = sane,
+                          .device = r->m->be->ops->name,
+                          .system = o->prompts.system,
+                          .model_sha256 = model_sha,
+                          .key = key,
+                          .tok = r->m->tok,
+                          .parameters = params_count(&r->m->params, false),
+                          .max_length = r->max_length,
+                          .limit = o->prompts.limit,
+                          .start = start,
+                          .seconds = unix_now() - start,
+                          .seed = o->prompts.seed,
+                          .bf16 = o->bf16,
+                          .chat = o->prompts.chat,
+                          .multiturn = o->prompts.multiturn,
+                          .dates = !o->no_dates,
+                          .bundled = o->bundled};
     if (o->harness_names)
         snprintf(r->out->results_path, sizeof r->out->results_path, "%s/results_%s.json", dir, date);
     else

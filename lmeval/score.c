@@ -1,7 +1,7 @@
 /*
- * Log-likelihoods over the prefix tree. Nodes of one level are computed together, up to `batch` of them and STEP_ROWS tokens in a step; each has a slot in its level's
- * cache, begun as a copy of its parent's. How the ids are cut into steps is a function of the tree alone (nodes, and stretches of STEP_ROWS in a
- * long one), so batch and threads, and what is done already, change no bit.
+ * Log-likelihoods over the prefix tree. Nodes of one level are computed together, up to `batch` of them and STEP_ROWS tokens in a step;
+ * each has a slot in its level's cache, begun as a copy of its parent's. How the ids are cut into steps is a function of the tree alone
+ * (nodes, and stretches of STEP_ROWS in a long one), so batch and threads, and what is done already, change no bit.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -32,14 +32,14 @@ struct exec {
     struct acts acts;
     struct batch batch;
     int32_t max_batch;
-    int64_t rows;                     /* of acts */
+    int64_t rows; /* of acts */
     struct view gathered, lp, best, target, idx;
-    double *h_lp, *logits, *value;    /* value: log-probability of each id of each continuation */
-    bool *hit;                        /* value's id was the argmax */
-    int64_t *at;                      /* [n] a request's first place in value */
-    int32_t *left;                    /* [n] ids without a value */
+    double *h_lp, *logits, *value; /* value: log-probability of each id of each continuation */
+    bool *hit;                     /* value's id was the argmax */
+    int64_t *at;                   /* [n] a request's first place in value */
+    int32_t *left;                 /* [n] ids without a value */
     int32_t *h_best, *h_target, *h_idx;
-    struct row *row, *many;           /* rows of a step: with one id asked for, with several */
+    struct row *row, *many; /* rows of a step: with one id asked for, with several */
     const int32_t **tok;
     int32_t *len;
     int64_t *finished, n_finished, n, done_tokens;
@@ -59,8 +59,9 @@ static void exec_close(struct exec *x)
     be_view_free(be, &x->best);
     be_view_free(be, &x->target);
     be_view_free(be, &x->idx);
-    void *mem[] = {x->level, x->slots, x->h_lp, x->logits, x->value, x->hit, x->at, x->left, x->h_best, x->h_target, x->h_idx, x->row, x->many,
-                   (void *)(uintptr_t)x->tok, x->len, x->finished};
+    void *mem[] = {x->level, x->slots,   x->h_lp,     x->logits, x->value, x->hit,  x->at,
+                   x->left,  x->h_best,  x->h_target, x->h_idx,  x->row,   x->many, (void *)(uintptr_t)x->tok,
+                   x->len,   x->finished};
     for (size_t i = 0; i < ARRAY_LEN(mem); i++)
         free(mem[i]);
     lme_tree_free(&x->tree);
@@ -116,8 +117,8 @@ static int open_arrays(struct exec *x, struct err *e)
     x->finished = calloc(n, sizeof *x->finished);
     x->tok = calloc(b, sizeof *x->tok);
     x->len = calloc(b, sizeof *x->len);
-    if (!x->h_lp || !x->h_best || !x->h_target || !x->h_idx || !x->row || !x->many || !x->logits || !x->value || !x->hit || !x->at || !x->left ||
-        !x->finished || !x->tok || !x->len)
+    if (!x->h_lp || !x->h_best || !x->h_target || !x->h_idx || !x->row || !x->many || !x->logits || !x->value || !x->hit || !x->at ||
+        !x->left || !x->finished || !x->tok || !x->len)
         return err_nomem(e, r * 64 + ids * 9 + n * 24, "scoring");
     int64_t at = 0;
     for (size_t i = 0; i < n; i++) {
@@ -126,7 +127,8 @@ static int open_arrays(struct exec *x, struct err *e)
         at += x->req[i].n_cont;
     }
     return be_view(be, be->act, x->rows * x->m->cfg.d, &x->gathered, e) || be_view(be, be->stat, x->rows, &x->lp, e) ||
-                   be_view(be, DT_I32, x->rows, &x->best, e) || be_view(be, DT_I32, x->rows, &x->target, e) || be_view(be, DT_I32, x->rows, &x->idx, e)
+                   be_view(be, DT_I32, x->rows, &x->best, e) || be_view(be, DT_I32, x->rows, &x->target, e) ||
+                   be_view(be, DT_I32, x->rows, &x->idx, e)
                ? -1
                : 0;
 }
@@ -162,8 +164,14 @@ static int score_single(struct exec *x, struct view hidden, int64_t n, struct er
     for (int64_t i = 0; i < n; i++)
         x->h_target[i] = x->tree.target[x->row[i].t0].token;
     be_put(be, view_at(x->target, 0, n), x->h_target);
-    be_head_ce(be, &(struct op_head_ce){.lp = x->lp, .best = x->best, .h = x->gathered, .w = model_head(x->m)->w, .target = x->target, .rows = n,
-                                        .dim = x->m->cfg.d, .vocab = x->m->cfg.N});
+    be_head_ce(be, &(struct op_head_ce){.lp = x->lp,
+                                        .best = x->best,
+                                        .h = x->gathered,
+                                        .w = model_head(x->m)->w,
+                                        .target = x->target,
+                                        .rows = n,
+                                        .dim = x->m->cfg.d,
+                                        .vocab = x->m->cfg.N});
     be_get(be, x->h_best, view_at(x->best, 0, n));
     TRY(get_f64(be, x->h_lp, view_at(x->lp, 0, n), e));
     for (int64_t i = 0; i < n; i++) {
@@ -290,7 +298,8 @@ static void rows_of(struct exec *x, int32_t i, int32_t lo, int32_t hi, int32_t f
     }
 }
 
-/* Ids [begin, end) of a node's inputs. They lie in the request's context, its continuation, or across both: then they are copied to `mem`. */
+/* Ids [begin, end) of a node's inputs. They lie in the request's context, its continuation, or across both: then they are copied to `mem`.
+ */
 static const int32_t *ids_of(const struct lme_req *r, int32_t begin, int32_t end, int32_t *mem)
 {
     if (end <= r->n_ctx)
@@ -407,7 +416,8 @@ int lme_score(struct model *m, struct lme_req *req, int64_t n, const struct lme_
     for (int32_t i = x.tree.root; rc == 0 && i >= 0; i = x.tree.node[i].next)
         list[k++] = i;
     if (rc == 0)
-        rc = open_levels(&x, e) || open_arrays(&x, e) || acts_open(&x.acts, m, &(struct acts_opts){.rows = x.rows, .seqs = x.max_batch}, e) ||
+        rc = open_levels(&x, e) || open_arrays(&x, e) ||
+                     acts_open(&x.acts, m, &(struct acts_opts){.rows = x.rows, .seqs = x.max_batch}, e) ||
                      batch_open(&x.batch, m->be, x.rows, x.max_batch, e) || run_list(&x, list, tops, 0, e)
                  ? -1
                  : 0;

@@ -170,8 +170,10 @@ int store_fill(const struct lme_store *s, const struct lme_task *t, struct lme_s
                 continue;
             TRY(ids_hash(&set->req[i], ids, e));
             if (strcmp(ids, r->ids) != 0)
-                return ERR(e, E_INPUT, "'%s': the record of task '%s', document %" PRId64 ", choice %" PRId64 " is of other ids; use a new folder or --force", s->path,
-                           t->name, want.doc, want.choice);
+                return ERR(e, E_INPUT,
+                           "'%s': the record of task '%s', document %" PRId64 ", choice %" PRId64
+                           " is of other ids; use a new folder or --force",
+                           s->path, t->name, want.doc, want.choice);
             set->req[i].ll = r->ll;
             set->req[i].greedy = r->greedy;
             set->req[i].done = true;
@@ -184,12 +186,13 @@ static int write_record(struct str *out, const struct lme_task *t, const struct 
     char ids[17], ll[32];
     TRY(ids_hash(&set->req[i], ids, e));
     fmt_f64(ll, set->req[i].ll);
-    str_printf(out, "{\"task\": \"%s\", \"doc\": %" PRId64 ", \"choice\": %" PRId64 ", \"ids\": \"%s\", \"ll\": %s, \"greedy\": %s}\n", t->name, set->id[d],
-               i - set->first[d], ids, ll, set->req[i].greedy ? "true" : "false");
+    str_printf(out, "{\"task\": \"%s\", \"doc\": %" PRId64 ", \"choice\": %" PRId64 ", \"ids\": \"%s\", \"ll\": %s, \"greedy\": %s}\n",
+               t->name, set->id[d], i - set->first[d], ids, ll, set->req[i].greedy ? "true" : "false");
     return 0;
 }
 
-int store_add(struct lme_store *s, const struct lme_task *t, const struct lme_set *set, const int32_t *doc_of, const int64_t *req, int64_t n, struct err *e)
+int store_add(struct lme_store *s, const struct lme_task *t, const struct lme_set *set, const int32_t *doc_of, const int64_t *req,
+              int64_t n, struct err *e)
 {
     struct str lines = STR_INIT;
     int rc = 0;

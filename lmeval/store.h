@@ -1,6 +1,6 @@
 /*
- * OUT/loglikelihoods.jsonl: the value of every request, appended as it is known, so that a run that was killed goes on. First line: the run's key. When
- * all is done the file is rewritten in the order of requests. Private to lmeval.
+ * OUT/loglikelihoods.jsonl: the value of every request, appended as it is known, so that a run that was killed goes on. First line: the
+ * run's key. When all is done the file is rewritten in the order of requests. Private to lmeval.
  */
 #ifndef LMEVAL_STORE_H
 #define LMEVAL_STORE_H
@@ -15,11 +15,13 @@ struct lme_store {
     struct str all; /* the file's final text */
     bool locked;
 };
-/* Takes the folder's lock. A file with another key is E_USAGE unless force, then it and results.json are removed. A torn last line is cut off. */
+/* Takes the folder's lock. A file with another key is E_USAGE unless force, then it and results.json are removed. A torn last line is cut
+ * off. */
 int store_open(struct lme_store *s, const char *dir, const char *key, bool force, struct err *e);
 /* Marks the requests that are known. A record of other ids is E_INPUT. */
 int store_fill(const struct lme_store *s, const struct lme_task *t, struct lme_set *set, struct err *e);
-int store_add(struct lme_store *s, const struct lme_task *t, const struct lme_set *set, const int32_t *doc_of, const int64_t *req, int64_t n, struct err *e);
+int store_add(struct lme_store *s, const struct lme_task *t, const struct lme_set *set, const int32_t *doc_of, const int64_t *req,
+              int64_t n, struct err *e);
 int store_keep(struct lme_store *s, const struct lme_task *t, const struct lme_set *set, struct err *e); /* the task is complete */
 int store_commit(struct lme_store *s, struct err *e);
 void store_close(struct lme_store *s);

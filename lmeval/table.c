@@ -154,8 +154,8 @@ void lme_intervals(const struct lme_run_result *r, struct str *out)
             if (t->shots >= 0)
                 snprintf(shots, sizeof shots, "%d", t->shots);
             str_printf(out, "%-40s %6" PRId64 " %5s %-16s %7.4f   [%.4f, %.4f] %5" PRId64 " %5" PRId64 "\n",
-                       t->task ? t->task->name : lme_group_name(t->group), t->n, shots, lme_metric_names[m], t->v[m].mean, t->v[m].lo, t->v[m].hi, t->ties,
-                       t->truncated);
+                       t->task ? t->task->name : lme_group_name(t->group), t->n, shots, lme_metric_names[m], t->v[m].mean, t->v[m].lo,
+                       t->v[m].hi, t->ties, t->truncated);
         }
     }
 }

@@ -4,21 +4,68 @@
 
 #include "lmeval/lmeval.h"
 
-#define M(subject, group_) {"mmlu_" subject, subject, subject, LME_MMLU, group_}
+#define M(subject, group_)                                                                                                                 \
+    {                                                                                                                                      \
+        "mmlu_" subject, subject, subject, LME_MMLU, group_                                                                                \
+    }
 static const struct lme_task tasks[LME_N_TASKS] = {
-    M("abstract_algebra", 0), M("anatomy", 0), M("astronomy", 0), M("college_biology", 0), M("college_chemistry", 0), M("college_computer_science", 0),
-    M("college_mathematics", 0), M("college_physics", 0), M("computer_security", 0), M("conceptual_physics", 0), M("electrical_engineering", 0),
-    M("elementary_mathematics", 0), M("high_school_biology", 0), M("high_school_chemistry", 0), M("high_school_computer_science", 0),
-    M("high_school_mathematics", 0), M("high_school_physics", 0), M("high_school_statistics", 0), M("machine_learning", 0),
-    M("business_ethics", 1), M("clinical_knowledge", 1), M("college_medicine", 1), M("global_facts", 1), M("human_aging", 1), M("management", 1),
-    M("marketing", 1), M("medical_genetics", 1), M("miscellaneous", 1), M("nutrition", 1), M("professional_accounting", 1),
-    M("professional_medicine", 1), M("virology", 1),
-    M("econometrics", 2), M("high_school_geography", 2), M("high_school_government_and_politics", 2), M("high_school_macroeconomics", 2),
-    M("high_school_microeconomics", 2), M("high_school_psychology", 2), M("human_sexuality", 2), M("professional_psychology", 2),
-    M("public_relations", 2), M("security_studies", 2), M("sociology", 2), M("us_foreign_policy", 2),
-    M("formal_logic", 3), M("high_school_european_history", 3), M("high_school_us_history", 3), M("high_school_world_history", 3),
-    M("international_law", 3), M("jurisprudence", 3), M("logical_fallacies", 3), M("moral_disputes", 3), M("moral_scenarios", 3), M("philosophy", 3),
-    M("prehistory", 3), M("professional_law", 3), M("world_religions", 3),
+    M("abstract_algebra", 0),
+    M("anatomy", 0),
+    M("astronomy", 0),
+    M("college_biology", 0),
+    M("college_chemistry", 0),
+    M("college_computer_science", 0),
+    M("college_mathematics", 0),
+    M("college_physics", 0),
+    M("computer_security", 0),
+    M("conceptual_physics", 0),
+    M("electrical_engineering", 0),
+    M("elementary_mathematics", 0),
+    M("high_school_biology", 0),
+    M("high_school_chemistry", 0),
+    M("high_school_computer_science", 0),
+    M("high_school_mathematics", 0),
+    M("high_school_physics", 0),
+    M("high_school_statistics", 0),
+    M("machine_learning", 0),
+    M("business_ethics", 1),
+    M("clinical_knowledge", 1),
+    M("college_medicine", 1),
+    M("global_facts", 1),
+    M("human_aging", 1),
+    M("management", 1),
+    M("marketing", 1),
+    M("medical_genetics", 1),
+    M("miscellaneous", 1),
+    M("nutrition", 1),
+    M("professional_accounting", 1),
+    M("professional_medicine", 1),
+    M("virology", 1),
+    M("econometrics", 2),
+    M("high_school_geography", 2),
+    M("high_school_government_and_politics", 2),
+    M("high_school_macroeconomics", 2),
+    M("high_school_microeconomics", 2),
+    M("high_school_psychology", 2),
+    M("human_sexuality", 2),
+    M("professional_psychology", 2),
+    M("public_relations", 2),
+    M("security_studies", 2),
+    M("sociology", 2),
+    M("us_foreign_policy", 2),
+    M("formal_logic", 3),
+    M("high_school_european_history", 3),
+    M("high_school_us_history", 3),
+    M("high_school_world_history", 3),
+    M("international_law", 3),
+    M("jurisprudence", 3),
+    M("logical_fallacies", 3),
+    M("moral_disputes", 3),
+    M("moral_scenarios", 3),
+    M("philosophy", 3),
+    M("prehistory", 3),
+    M("professional_law", 3),
+    M("world_religions", 3),
     {"arc_easy", "arc_easy", "ARC-Easy", LME_ARC, -1},
     {"arc_challenge", "arc_challenge", "ARC-Challenge", LME_ARC, -1},
     {"piqa", "piqa", NULL, LME_PIQA, -1},
@@ -83,8 +130,8 @@ int lme_pick_tasks(const char *list, struct lme_pick *out, struct err *e)
         for (int i = 0; i < LME_N_TASKS + LME_N_GROUPS; i++)
             words[i] = i < LME_N_TASKS ? tasks[i].name : group_names[i - LME_N_TASKS];
         const char *near = nearest_word(name, words, ARRAY_LEN(words));
-        return ERR(e, E_USAGE, "unknown task '%s'%s%s%s; 'dashlab lmeval list' names them", name, near ? ", did you mean '" : "", near ? near : "",
-                   near ? "'?" : "");
+        return ERR(e, E_USAGE, "unknown task '%s'%s%s%s; 'dashlab lmeval list' names them", name, near ? ", did you mean '" : "",
+                   near ? near : "", near ? "'?" : "");
     }
     return out->n ? 0 : ERR(e, E_USAGE, "no task named; 'dashlab lmeval list' names them");
 }

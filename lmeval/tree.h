@@ -1,6 +1,6 @@
 /*
- * The prefix tree of a set of requests. The input of request r is its context and all but the last id of its continuation; a node is a stretch of ids that
- * all inputs below it share. Private to lmeval.
+ * The prefix tree of a set of requests. The input of request r is its context and all but the last id of its continuation; a node is a
+ * stretch of ids that all inputs below it share. Private to lmeval.
  */
 #ifndef LMEVAL_TREE_H
 #define LMEVAL_TREE_H
@@ -22,7 +22,7 @@ struct lme_target {
 };
 struct lme_tree {
     struct lme_node *node;
-    int32_t n_nodes, root; /* root: first of the top nodes, a list by `next` */
+    int32_t n_nodes, root;     /* root: first of the top nodes, a list by `next` */
     struct lme_target *target; /* by node, row, token, request */
     int64_t n_targets;
     struct lme_cost cost;

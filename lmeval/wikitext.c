@@ -62,10 +62,10 @@ static void strip_inside(struct str *s, char open, char close)
 
 int wikitext_detokenize(const char *page, size_t n, struct str *out, struct err *e)
 {
-    static const char *const numbers[][2] = {{" @-@ ", "-"}, {" @,@ ", ","}, {" @.@ ", "."}, {" : ", ": "}, {" ; ", "; "}, {" . ", ". "},
-                                             {" ! ", "! "},  {" ? ", "? "},  {" , ", ", "}},
-                             *const rest[][2] = {{"= = = =", "===="}, {"= = =", "==="}, {"= =", "=="}, {" \xc2\xb0 ", "\xc2\xb0"}, {" \n", "\n"}, {"\n ", "\n"},
-                                                 {" N ", " 1 "}, {" 's", "'s"}};
+    static const char *const numbers[][2] = {{" @-@ ", "-"}, {" @,@ ", ","}, {" @.@ ", "."}, {" : ", ": "}, {" ; ", "; "},
+                                             {" . ", ". "},  {" ! ", "! "},  {" ? ", "? "},  {" , ", ", "}},
+                             *const rest[][2] = {{"= = = =", "===="}, {"= = =", "==="}, {"= =", "=="},  {" \xc2\xb0 ", "\xc2\xb0"},
+                                                 {" \n", "\n"},       {"\n ", "\n"},    {" N ", " 1 "}, {" 's", "'s"}};
     struct str s = STR_INIT;
     if (memchr(page, 0, n))
         return ERR(e, E_INPUT, "a zero byte in WikiText");
@@ -138,7 +138,8 @@ int wikitext_pages(const char *text, size_t n, int (*fn)(void *ctx, const char *
 }
 
 int lme_rolling(const int32_t *ids, int64_t n, int32_t prefix, int64_t max_length,
-                int (*fn)(void *ctx, const int32_t *input, int64_t n_in, const int32_t *pred, int64_t n_pred, struct err *e), void *ctx, struct err *e)
+                int (*fn)(void *ctx, const int32_t *input, int64_t n_in, const int32_t *pred, int64_t n_pred, struct err *e), void *ctx,
+                struct err *e)
 {
     if (max_length < 1)
         return ERR(e, E_USAGE, "windows of %" PRId64 " tokens", max_length);

@@ -1,6 +1,6 @@
 /*
- * Benchmark files as users bring them. The first byte chooses the task and the file's form; what is read makes requests. No crash; a document has choices and a
- * label; errors say something.
+ * Benchmark files as users bring them. The first byte chooses the task and the file's form; what is read makes requests. No crash; a
+ * document has choices and a label; errors say something.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -41,8 +41,13 @@ static void load(const struct lme_task *t, const char *dir)
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
-    static const char *const files[][2] = {{"mmlu_anatomy", "anatomy_test.csv"}, {"mmlu_anatomy", "anatomy_test.jsonl"}, {"arc_easy", "test.jsonl"}, {"arc_easy", "test.json"},
-                                           {"piqa", "valid.jsonl"},              {"piqa", "valid-labels.lst"},           {"winogrande", "dev.jsonl"}};
+    static const char *const files[][2] = {{"mmlu_anatomy", "anatomy_test.csv"},
+                                           {"mmlu_anatomy", "anatomy_test.jsonl"},
+                                           {"arc_easy", "test.jsonl"},
+                                           {"arc_easy", "test.json"},
+                                           {"piqa", "valid.jsonl"},
+                                           {"piqa", "valid-labels.lst"},
+                                           {"winogrande", "dev.jsonl"}};
     static const char row[] = "{\"goal\": \"g\", \"sol1\": \"a\", \"sol2\": \"b\"}\n";
     char dir[] = "/tmp/fuzz_lmeval.XXXXXX", path[1024];
     struct err e = ERR_INIT;

@@ -1,7 +1,7 @@
 /*
- * Log-likelihoods of SmolLM2-135M-Instruct against lm-evaluation-harness (oracle/lmeval/loglik_*): |d| <= 2e-5 a token + 1e-4 against its float32 values, 1e-4 against
- * float64, every acc, acc_norm and is_greedy equal. Some documents of each file; all with DASHLAB_LONG_TESTS=1, then also the values of the results files to the last digit.
- * The model: as tests/parity/smollm2.c finds it.
+ * Log-likelihoods of SmolLM2-135M-Instruct against lm-evaluation-harness (oracle/lmeval/loglik_*): |d| <= 2e-5 a token + 1e-4 against its
+ * float32 values, 1e-4 against float64, every acc, acc_norm and is_greedy equal. Some documents of each file; all with
+ * DASHLAB_LONG_TESTS=1, then also the values of the results files to the last digit. The model: as tests/parity/smollm2.c finds it.
  */
 #include "tests/test.h"
 
@@ -49,7 +49,8 @@ static void read_lines(const char *name, struct lines *out)
 static const json_t *line_of(const struct lines *l, const char *task, int64_t shots, int64_t doc)
 {
     for (size_t i = 0; i < l->n; i++)
-        if (!strcmp(json_string_value(json_object_get(l->v[i], "task")), task) && json_integer_value(json_object_get(l->v[i], "doc_id")) == doc &&
+        if (!strcmp(json_string_value(json_object_get(l->v[i], "task")), task) &&
+            json_integer_value(json_object_get(l->v[i], "doc_id")) == doc &&
             json_integer_value(json_object_get(l->v[i], "num_fewshot")) == shots)
             return l->v[i];
     return NULL;
@@ -59,8 +60,10 @@ static const json_t *line_of(const struct lines *l, const char *task, int64_t sh
 static double exact_of(const struct lines *l, const char *task, int64_t shots, int64_t doc, int64_t idx)
 {
     for (size_t i = 0; i < l->n; i++)
-        if (!strcmp(json_string_value(json_object_get(l->v[i], "task")), task) && json_integer_value(json_object_get(l->v[i], "doc_id")) == doc &&
-            json_integer_value(json_object_get(l->v[i], "num_fewshot")) == shots && json_integer_value(json_object_get(l->v[i], "idx")) == idx)
+        if (!strcmp(json_string_value(json_object_get(l->v[i], "task")), task) &&
+            json_integer_value(json_object_get(l->v[i], "doc_id")) == doc &&
+            json_integer_value(json_object_get(l->v[i], "num_fewshot")) == shots &&
+            json_integer_value(json_object_get(l->v[i], "idx")) == idx)
             return json_number_value(json_object_get(l->v[i], "loglikelihood_f64"));
     return NAN;
 }
@@ -70,7 +73,8 @@ struct worst {
     int n, n64, docs;
 };
 
-static void check_doc(const struct lme_task *t, const struct lme_set *s, int64_t k, int shots, const json_t *line, const struct lines *f64, struct worst *w)
+static void check_doc(const struct lme_task *t, const struct lme_set *s, int64_t k, int shots, const json_t *line, const struct lines *f64,
+                      struct worst *w)
 {
     const json_t *reqs = json_object_get(line, "requests");
     int64_t at = s->first[k], n = s->first[k + 1] - at;
@@ -140,7 +144,8 @@ static void one_file(struct model *m, const char *name, const char *tasks, int s
         lme_docs_free(&docs);
         lme_docs_free(&pool);
     }
-    printf("%s: %d documents, %d requests, largest share of the bound %.2f; %d against float64, largest difference %.2g\n", name, w.docs, w.n, w.share, w.n64, w.d64);
+    printf("%s: %d documents, %d requests, largest share of the bound %.2f; %d against float64, largest difference %.2g\n", name, w.docs,
+           w.n, w.share, w.n64, w.d64);
     lme_encoder_close(x);
     for (size_t i = 0; i < l.n; i++)
         json_decref(l.v[i]);
@@ -172,9 +177,11 @@ int main(void)
         return test_end();
     one_file(m, "loglik_0shot_limit40", "arc_easy,arc_challenge,piqa,winogrande", 0, all ? 40 : 3, &f64);
     one_file(m, "loglik_5shot_limit6", "arc_easy,piqa,winogrande", 5, all ? 6 : 1, &f64);
-    one_file(m, "loglik_mmlu6_0shot_limit16",
-             all ? "mmlu_abstract_algebra,mmlu_anatomy,mmlu_high_school_world_history,mmlu_moral_scenarios,mmlu_marketing,mmlu_professional_law" : "mmlu_abstract_algebra,mmlu_anatomy,mmlu_marketing", 0,
-             all ? 16 : 3, &f64);
+    one_file(
+        m, "loglik_mmlu6_0shot_limit16",
+        all ? "mmlu_abstract_algebra,mmlu_anatomy,mmlu_high_school_world_history,mmlu_moral_scenarios,mmlu_marketing,mmlu_professional_law"
+            : "mmlu_abstract_algebra,mmlu_anatomy,mmlu_marketing",
+        0, all ? 16 : 3, &f64);
     for (size_t i = 0; i < f64.n; i++)
         json_decref(f64.v[i]);
     model_close(m);

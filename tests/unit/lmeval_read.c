@@ -37,12 +37,12 @@ static int load(const char *name, struct lme_docs *d, struct err *e)
     return lme_load(task(name), LME_EVAL, root, d, e);
 }
 
-#define BAD(name, file, text, said)                         \
-    do {                                                    \
-        struct lme_docs bad_;                               \
-        put(file, text);                                    \
-        CHECK_ERR(load(name, &bad_, e), E_INPUT, said);     \
-        lme_docs_free(&bad_);                               \
+#define BAD(name, file, text, said)                                                                                                        \
+    do {                                                                                                                                   \
+        struct lme_docs bad_;                                                                                                              \
+        put(file, text);                                                                                                                   \
+        CHECK_ERR(load(name, &bad_, e), E_INPUT, said);                                                                                    \
+        lme_docs_free(&bad_);                                                                                                              \
     } while (0)
 #define GOOD "Q one,a,b,c,d,B\n"
 
@@ -65,15 +65,17 @@ static void mmlu(void)
     CHECK_OK(lme_content_sha(task("mmlu_anatomy"), &d, sha[1], e));
     lme_docs_free(&d);
     drop("mmlu");
-    put("mmlu/anatomy/test.jsonl", "{\"question\": \"Q one\", \"subject\": \"anatomy\", \"choices\": [\"a\", \"b\", \"c\", \"d\"], \"answer\": 1}\n"
-                                   "{\"question\": \"two, \\\"quoted\\\"\\nand long\", \"choices\": [\"1\", \"2\", \"3\", \"4\"], \"answer\": 3}\n"
-                                   "{\"question\": \"three\", \"choices\": [\"x\", \"y\", \"z\", \"w\"], \"answer\": 0}\n");
+    put("mmlu/anatomy/test.jsonl",
+        "{\"question\": \"Q one\", \"subject\": \"anatomy\", \"choices\": [\"a\", \"b\", \"c\", \"d\"], \"answer\": 1}\n"
+        "{\"question\": \"two, \\\"quoted\\\"\\nand long\", \"choices\": [\"1\", \"2\", \"3\", \"4\"], \"answer\": 3}\n"
+        "{\"question\": \"three\", \"choices\": [\"x\", \"y\", \"z\", \"w\"], \"answer\": 0}\n");
     CHECK_OK(load("mmlu_anatomy", &d, e));
     CHECK_OK(lme_content_sha(task("mmlu_anatomy"), &d, sha[2], e));
     lme_docs_free(&d);
     CHECK_STR(sha[1], sha[0]);
     CHECK_STR(sha[2], sha[0]);
-    BAD("mmlu_anatomy", "mmlu/anatomy/test.jsonl", "{\"question\": \"q\", \"choices\": [\"a\", \"b\", \"c\"], \"answer\": 1}\n", "test.jsonl:1: 3 choices");
+    BAD("mmlu_anatomy", "mmlu/anatomy/test.jsonl", "{\"question\": \"q\", \"choices\": [\"a\", \"b\", \"c\"], \"answer\": 1}\n",
+        "test.jsonl:1: 3 choices");
     BAD("mmlu_anatomy", "mmlu/anatomy/test.jsonl", "\n{\"question\": \"q\", \"choices\": [\"a\", \"b\"]\n", "test.jsonl:2:");
     drop("mmlu");
     BAD("mmlu_anatomy", file, GOOD "short,row\n", "anatomy_test.csv:2: 2 columns");
@@ -89,7 +91,9 @@ static void mmlu(void)
     lme_docs_free(&d);
 }
 
-#define ARC(key) "{\"id\": \"x\", \"question\": {\"stem\": \"why\", \"choices\": [{\"text\": \"p\", \"label\": \"1\"}, {\"text\": \"q\", \"label\": \"2\"}]}, \"answerKey\": \"" key "\"}\n"
+#define ARC(key)                                                                                                                           \
+    "{\"id\": \"x\", \"question\": {\"stem\": \"why\", \"choices\": [{\"text\": \"p\", \"label\": \"1\"}, {\"text\": \"q\", \"label\": "   \
+    "\"2\"}]}, \"answerKey\": \"" key "\"}\n"
 
 static void arc(void)
 {
@@ -102,7 +106,8 @@ static void arc(void)
     CHECK_OK(lme_content_sha(task("arc_easy"), &d, a, e));
     lme_docs_free(&d);
     drop("arc");
-    put("arc_easy/test.json", "{\"rows\": [{\"row_idx\": 0, \"row\": {\"id\": \"x\", \"question\": \"why\", \"choices\": {\"text\": [\"p\", \"q\"], \"label\": [\"1\", \"2\"]}, \"answerKey\": \"2\"}}]}");
+    put("arc_easy/test.json", "{\"rows\": [{\"row_idx\": 0, \"row\": {\"id\": \"x\", \"question\": \"why\", \"choices\": {\"text\": "
+                              "[\"p\", \"q\"], \"label\": [\"1\", \"2\"]}, \"answerKey\": \"2\"}}]}");
     CHECK_OK(load("arc_easy", &d, e));
     CHECK_OK(lme_content_sha(task("arc_easy"), &d, b, e));
     CHECK_STR(b, a);
@@ -111,7 +116,9 @@ static void arc(void)
     BAD("arc_easy", file, ARC("1") ARC("B"), "ARC-Easy-Test.jsonl:2: answerKey 'B' is not among the labels 1, 2");
     BAD("arc_easy", file, ARC("1") "{\"id\": 1}\n", "ARC-Easy-Test.jsonl:2: id");
     BAD("arc_easy", file, ARC("1") "[1]\n", "ARC-Easy-Test.jsonl:2: expected an object");
-    BAD("arc_easy", file, "{\"id\": \"x\", \"question\": {\"stem\": \"why\", \"choices\": [{\"text\": \"\", \"label\": \"1\"}]}, \"answerKey\": \"1\"}\n", ":1: choice 1 is empty");
+    BAD("arc_easy", file,
+        "{\"id\": \"x\", \"question\": {\"stem\": \"why\", \"choices\": [{\"text\": \"\", \"label\": \"1\"}]}, \"answerKey\": \"1\"}\n",
+        ":1: choice 1 is empty");
     drop("arc");
 }
 
@@ -135,11 +142,15 @@ static void labels(void)
     BAD("piqa", "piqa/valid.jsonl", row, "valid.jsonl:1: the row has no label and there is no");
     BAD("piqa", "piqa/valid.jsonl", "{\"goal\": \"g\", \"sol1\": \"\", \"sol2\": \"b\", \"label\": 0}\n", "valid.jsonl:1: sol1 is empty");
     drop("piqa");
-    BAD("winogrande", "winogrande/dev.jsonl", "{\"sentence\": \"no blank\", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"1\"}\n", "dev.jsonl:1: the sentence has no '_'");
-    BAD("winogrande", "winogrande/dev.jsonl", "{\"sentence\": \"ends _ \", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"1\"}\n", "dev.jsonl:1: nothing follows");
-    BAD("winogrande", "winogrande/dev.jsonl", "{\"sentence\": \"a _ b\", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"3\"}\n", "dev.jsonl:1: answer '3'");
+    BAD("winogrande", "winogrande/dev.jsonl", "{\"sentence\": \"no blank\", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"1\"}\n",
+        "dev.jsonl:1: the sentence has no '_'");
+    BAD("winogrande", "winogrande/dev.jsonl", "{\"sentence\": \"ends _ \", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"1\"}\n",
+        "dev.jsonl:1: nothing follows");
+    BAD("winogrande", "winogrande/dev.jsonl", "{\"sentence\": \"a _ b\", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"3\"}\n",
+        "dev.jsonl:1: answer '3'");
     put("winogrande/dev-labels.lst", "2\n");
-    BAD("winogrande", "winogrande/dev.jsonl", "{\"sentence\": \"a _ b\", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"1\"}\n", "dev-labels.lst:1: label 2, but the row");
+    BAD("winogrande", "winogrande/dev.jsonl", "{\"sentence\": \"a _ b\", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"1\"}\n",
+        "dev-labels.lst:1: label 2, but the row");
     drop("winogrande");
 }
 

@@ -1,6 +1,6 @@
 /*
- * Every request of lm-evaluation-harness 0.4.13 for the five benchmarks: texts, ids after truncation to 8192 and 512, and how many tokens they cost, against the
- * hashes of oracle/lmeval/requests.jsonl.gz (plain and chat, 0 and 5 shots, 57 subjects and their sum).
+ * Every request of lm-evaluation-harness 0.4.13 for the five benchmarks: texts, ids after truncation to 8192 and 512, and how many tokens
+ * they cost, against the hashes of oracle/lmeval/requests.jsonl.gz (plain and chat, 0 and 5 shots, 57 subjects and their sum).
  */
 #include "tests/test.h"
 
@@ -125,8 +125,8 @@ static void check_line(struct sums *s, const json_t *line)
         printf("     in %s\n", name);
 }
 
-static int one_task(const struct lme_task *t, const struct lme_prompts *p, const struct lme_docs *docs, const struct lme_docs *pool, const struct tok *tok,
-                    struct both *b, struct err *e)
+static int one_task(const struct lme_task *t, const struct lme_prompts *p, const struct lme_docs *docs, const struct lme_docs *pool,
+                    const struct tok *tok, struct both *b, struct err *e)
 {
     TRY(lme_each(t, docs, pool, p, add_text, b, e));
     for (int k = 0; k < 2; k++) {

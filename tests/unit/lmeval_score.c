@@ -1,6 +1,6 @@
 /*
- * Scoring over the prefix tree: equal to every request computed whole, the same bits for any batch, threads and after an interruption, planted trees; metrics, sampling,
- * windows, detokenizer, table.
+ * Scoring over the prefix tree: equal to every request computed whole, the same bits for any batch, threads and after an interruption,
+ * planted trees; metrics, sampling, windows, detokenizer, table.
  */
 #include "tests/test.h"
 
@@ -16,7 +16,8 @@
 
 static void metrics(void)
 {
-    static const struct lme_doc doc = {.question = "q", .n_choice = 3, .choice = {"aa", "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9", "bbbbbbb"}, .gold = 1};
+    static const struct lme_doc doc = {
+        .question = "q", .n_choice = 3, .choice = {"aa", "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9", "bbbbbbb"}, .gold = 1};
     struct lme_pick p;
     double v[LME_N_METRICS], lo, hi;
     bool greedy[3] = {false, true, false};
@@ -25,13 +26,15 @@ static void metrics(void)
     CHECK_OK(lme_doc_scores(p.task[0], &doc, (const double[]){-2, -3, -5}, greedy, 0, v, e));
     CHECK(v[LME_ACC] == 0 && v[LME_ACC_NORM] == 0 && v[LME_ACC_BYTES] == 1 && v[LME_EXACT] == 1);
     double z = exp(0) + exp(-1) + exp(-3), p0 = 1 / z, p1 = exp(-1) / z, p2 = exp(-3) / z;
-    check_close_f64("brier", &v[LME_BRIER], (const double[]){p0 * p0 + (p1 - 1) * (p1 - 1) + p2 * p2}, 1, 1e-15, 0, "a few rounding errors");
+    check_close_f64("brier", &v[LME_BRIER], (const double[]){p0 * p0 + (p1 - 1) * (p1 - 1) + p2 * p2}, 1, 1e-15, 0,
+                    "a few rounding errors");
     CHECK_OK(lme_doc_scores(p.task[0], &doc, (const double[]){-2, -3, -5, -1, -4, -5}, greedy, 1u << LME_MUTUAL_INFO, v, e));
     CHECK(v[LME_MUTUAL_INFO] == 1); /* -1, 1, 0 */
     CHECK_EQ_I(lme_argmax((const double[]){-1, -1, -2}, 3), 0);
     CHECK_EQ_I(lme_argmax((const double[]){-1, NAN, 5}, 3), 1);
     lme_wilson(0.5, 100, &lo, &hi);
-    check_close_f64("wilson", (const double[]){lo, hi}, (const double[]){0.4038315303659956, 0.5961684696340044}, 2, 1e-12, 0, "closed form");
+    check_close_f64("wilson", (const double[]){lo, hi}, (const double[]){0.4038315303659956, 0.5961684696340044}, 2, 1e-12, 0,
+                    "closed form");
     struct lme_value one;
     lme_mean((const double[]){1}, 1, &one);
     CHECK(one.se < 0 && one.mean == 1);
@@ -51,11 +54,13 @@ static int see(void *ctx, const struct lme_case *c, struct err *e)
     return 0;
 }
 
-/* --samples and --limit give the examples of the full run; a drawn document that equals the evaluated one is dropped, two of them cause a redraw. */
+/* --samples and --limit give the examples of the full run; a drawn document that equals the evaluated one is dropped, two of them cause a
+ * redraw. */
 static void sampling(void)
 {
     static struct lme_doc pool[40], docs[20];
-    struct lme_docs d = {.doc = docs, .n = 20, .path = "docs"}, q = {.doc = pool, .n = 40, .path = "pool"}, same = {.doc = pool, .n = 4, .path = "same"};
+    struct lme_docs d = {.doc = docs, .n = 20, .path = "docs"}, q = {.doc = pool, .n = 40, .path = "pool"},
+                    same = {.doc = pool, .n = 4, .path = "same"};
     struct lme_prompts p = LME_PROMPTS_INIT;
     struct lme_pick pick;
     static struct seen all, some, few;
@@ -118,7 +123,8 @@ static int page(void *ctx, const char *p, size_t n, struct err *e)
 static void wikitext(void)
 {
     static const int32_t ids[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
-    static const char text[] = " \n = A title = \n \n He said \" no \" ( and ( more ) , twice . \n = = Part = = \n x @-@ y 's 3 @.@ 5 \xc2\xb0 C \n = B = \n two\n";
+    static const char text[] = " \n = A title = \n \n He said \" no \" ( and ( more ) , twice . \n = = Part = = \n x @-@ y 's 3 @.@ 5 "
+                               "\xc2\xb0 C \n = B = \n two\n";
     struct str s = STR_INIT;
     CHECK_OK(lme_rolling(ids, 10, 100, 4, window, &s, e));
     CHECK_STR(str_c(&s), "100>0,1,2,3 3>4,5,6,7 5,6,7>8,9 ");
@@ -127,10 +133,12 @@ static void wikitext(void)
     CHECK_STR(str_c(&s), "100>0,1,2,3 0,1,2,3>4 ");
     str_clear(&s);
     CHECK_OK(wikitext_pages(text, strlen(text), page, &s, e));
-    CHECK_STR(str_c(&s), "[ = A title = \n \n He said \" no \" ( and ( more ) , twice . \n = = Part = = \n x @-@ y 's 3 @.@ 5 \xc2\xb0 C ][ = B = \n two\n]");
+    CHECK_STR(str_c(&s), "[ = A title = \n \n He said \" no \" ( and ( more ) , twice . \n = = Part = = \n x @-@ y 's 3 @.@ 5 \xc2\xb0 C "
+                         "][ = B = \n two\n]");
     str_clear(&s);
     CHECK_OK(wikitext_detokenize(text, strlen(text), &s, e));
-    CHECK_STR(str_c(&s), "\n= A title =\n\nHe said \"no\" (and ( more), twice.\n== Part ==\nx-y's 3.5\xc2\xb0" "C\n= B =\ntwo\n");
+    CHECK_STR(str_c(&s), "\n= A title =\n\nHe said \"no\" (and ( more), twice.\n== Part ==\nx-y's 3.5\xc2\xb0"
+                         "C\n= B =\ntwo\n");
     str_free(&s);
     CHECK_EQ_I(wikitext_words(" a  b\n", 6), 4);
 }
@@ -243,61 +251,93 @@ static void whole_requests(struct model *m, const struct lme_set *s, double *ll,
     }
 }
 
+/* A model's scores: equal to whole requests, the same bits for other batches, threads (m2) and a small cache, and after an interruption. */
+static void check_model(const char *name, struct model *m, struct model *m2, struct lme_set *s)
+{
+    size_t n = (size_t)s->n;
+    double *want = calloc(n, sizeof *want), *first = calloc(n, sizeof *first), *got = calloc(n, sizeof *got);
+    bool *greedy = calloc(n, sizeof *greedy);
+    struct halt h = {.left = 11};
+    struct lme_cost c;
+    int64_t tokens, part;
+    forget(s);
+    whole_requests(m, s, want, greedy);
+    CHECK_OK(lme_score(m, s->req, s->n, &(struct lme_score_opts){.batch = 1}, &tokens, e));
+    CHECK_OK(lme_count(s->req, s->n, &c, e));
+    CHECK_EQ_I(tokens, c.tokens);
+    CHECK(c.tokens < c.one_token_cache && c.one_token_cache < c.no_sharing);
+    for (size_t i = 0; i < n; i++) {
+        first[i] = s->req[i].ll;
+        CHECK(s->req[i].done && s->req[i].greedy == greedy[i]);
+    }
+    check_close_f64(name, first, want, n, 1e-4, 2e-6, "float32 logits of magnitude 20, 2^-24 each, over up to 60 tokens");
+    for (int k = 0; k < 4; k++) {
+        static const int batch[4] = {3, 16, 16, 64};
+        struct lme_score_opts o = {.batch = batch[k], .cache_bytes = k == 3 ? 1 : 0};
+        forget(s);
+        CHECK_OK(lme_score(k == 2 ? m2 : m, s->req, s->n, &o, &tokens, e));
+        for (size_t i = 0; i < n; i++)
+            got[i] = s->req[i].ll;
+        CHECK(!memcmp(got, first, n * sizeof *got)); /* batch 3, 16, two threads, a cache that holds one sequence a level */
+    }
+    forget(s);
+    CHECK_ERR(lme_score(m, s->req, s->n, &(struct lme_score_opts){.batch = 4, .ctx = &h, .done = stop_after}, &tokens, e), E_INTERRUPTED,
+              "planned stop");
+    part = tokens;
+    CHECK_OK(lme_score(m, s->req, s->n, &(struct lme_score_opts){.batch = 4}, &tokens, e));
+    CHECK(tokens < c.tokens && part < c.tokens);
+    for (size_t i = 0; i < n; i++)
+        got[i] = s->req[i].ll;
+    CHECK(!memcmp(got, first, n * sizeof *got));
+    forget(s);
+    CHECK_OK(lme_score(m, s->req, s->n, &(struct lme_score_opts){.batch = 16, .bf16 = true}, &tokens, e));
+    for (size_t i = 0; i < n; i++) {
+        float f = (float)s->req[i].ll;
+        uint32_t u;
+        memcpy(&u, &f, 4);
+        CHECK((u & 0xffff) == 0); /* a bf16 number */
+        /* each logit is off by up to 2^-9 of its size (30 at most, so 0.06), each log-probability and the sum by 2^-9 of theirs */
+        CHECK(fabs(s->req[i].ll - want[i]) <= 0.13 * s->req[i].n_cont + fabs(want[i]) / 128);
+    }
+    free(want);
+    free(first);
+    free(got);
+    free(greedy);
+}
+
+/* Window, linear and full layers by turns; the linear ones as they are before training. */
+static struct model *hybrid_of(struct model *teacher)
+{
+    unsigned ops[64];
+    struct linset_opts lo = LINSET_OPTS;
+    struct linset *lin = NULL;
+    struct model *m = NULL;
+    for (int64_t l = 0; l < teacher->cfg.L && l < 64; l++)
+        ops[l] = MIX_BIT(l % 3 == 0 ? MIX_WINDOW : l % 3 == 1 ? MIX_GDN : MIX_FULL);
+    CHECK_OK(linset_make(&lin, teacher, &lo, e));
+    CHECK_OK(model_assemble(&m, teacher, lin, &(struct assemble_opts){.ops = ops, .window = 12, .copy = false}, e));
+    linset_close(lin);
+    return m;
+}
+
 static void scoring(void)
 {
     struct pool *pool, *pool2;
     struct backend *be, *be2;
     struct lme_docs docs[3];
     struct lme_set s;
-    int64_t tokens;
     struct model *m = open_model("experiments/tiny/teacher", 1, &be, &pool), *m2 = open_model("experiments/tiny/teacher", 2, &be2, &pool2);
     if (!m || !m2) {
         CHECK(m && m2);
         return;
     }
     make_set(m, docs, &s);
-    size_t n = (size_t)s.n;
-    double *want = calloc(n, sizeof *want), *first = calloc(n, sizeof *first), *got = calloc(n, sizeof *got);
-    bool *greedy = calloc(n, sizeof *greedy);
-    struct lme_cost c;
-    whole_requests(m, &s, want, greedy);
-    CHECK_OK(lme_score(m, s.req, s.n, &(struct lme_score_opts){.batch = 1}, &tokens, e));
-    CHECK_OK(lme_count(s.req, s.n, &c, e));
-    CHECK_EQ_I(tokens, c.tokens);
-    CHECK(c.tokens < c.one_token_cache && c.one_token_cache < c.no_sharing);
-    for (size_t i = 0; i < n; i++) {
-        first[i] = s.req[i].ll;
-        CHECK(s.req[i].done && s.req[i].greedy == greedy[i]);
-    }
-    check_close_f64("tree against whole requests", first, want, n, 1e-4, 2e-6, "float32 logits of magnitude 20, 2^-24 each, over up to 60 tokens");
-    for (int k = 0; k < 4; k++) {
-        static const int batch[4] = {3, 16, 16, 64};
-        struct lme_score_opts o = {.batch = batch[k], .cache_bytes = k == 3 ? 1 : 0};
-        forget(&s);
-        CHECK_OK(lme_score(k == 2 ? m2 : m, s.req, s.n, &o, &tokens, e));
-        for (size_t i = 0; i < n; i++)
-            got[i] = s.req[i].ll;
-        CHECK(!memcmp(got, first, n * sizeof *got)); /* batch 3, 16, two threads, a cache that holds one sequence a level */
-    }
-    forget(&s);
-    struct halt h = {.left = 11};
-    CHECK_ERR(lme_score(m, s.req, s.n, &(struct lme_score_opts){.batch = 4, .ctx = &h, .done = stop_after}, &tokens, e), E_INTERRUPTED, "planned stop");
-    int64_t part = tokens;
-    CHECK_OK(lme_score(m, s.req, s.n, &(struct lme_score_opts){.batch = 4}, &tokens, e));
-    CHECK(tokens < c.tokens && part < c.tokens);
-    for (size_t i = 0; i < n; i++)
-        got[i] = s.req[i].ll;
-    CHECK(!memcmp(got, first, n * sizeof *got));
-    forget(&s);
-    CHECK_OK(lme_score(m, s.req, s.n, &(struct lme_score_opts){.batch = 16, .bf16 = true}, &tokens, e));
-    for (size_t i = 0; i < n; i++) {
-        float f = (float)s.req[i].ll;
-        uint32_t u;
-        memcpy(&u, &f, 4);
-        CHECK((u & 0xffff) == 0); /* a bf16 number */
-        /* each logit is off by up to 2^-9 of its size (30 at most, so 0.06), each log-probability and the sum by 2^-9 of theirs */
-        CHECK(fabs(s.req[i].ll - want[i]) <= 0.13 * s.req[i].n_cont + fabs(want[i]) / 128);
-    }
+    check_model("tree against whole requests", m, m2, &s);
+    struct model *h = hybrid_of(m), *h2 = hybrid_of(m2);
+    if (h && h2)
+        check_model("the same, a hybrid", h, h2, &s);
+    model_close(h);
+    model_close(h2);
     model_close(m);
     model_close(m2);
     backend_close(be);

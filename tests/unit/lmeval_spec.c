@@ -1,6 +1,6 @@
 /*
- * lmeval.md 3: the request hashes that lm-evaluation-harness ships (shuffled, 3.1), those of today (3.2, 3.6 by oracle test), ids of the Qwen2.5 tokenizer plain and chat
- * (3.3), the metrics of a random model (3.1, 3.4), synthetic few-shot pools.
+ * lmeval.md 3: the request hashes that lm-evaluation-harness ships (shuffled, 3.1), those of today (3.2, 3.6 by oracle test), ids of the
+ * Qwen2.5 tokenizer plain and chat (3.3), the metrics of a random model (3.1, 3.4), synthetic few-shot pools.
  */
 #include "tests/test.h"
 
@@ -53,7 +53,8 @@ static int add_case(void *ctx, const struct lme_case *c, struct err *e)
     return rc;
 }
 
-static void check_text(const char *name, const struct lme_docs *docs, const struct lme_docs *pool, const struct lme_prompts *p, const char *want)
+static void check_text(const char *name, const struct lme_docs *docs, const struct lme_docs *pool, const struct lme_prompts *p,
+                       const char *want)
 {
     struct text t = {0};
     char hex[65];
@@ -127,8 +128,11 @@ static void shuffled(const char *name, const struct lme_docs *docs, const char *
 
 static void mmlu_random(void)
 {
-    static const double want[5][2] = {{0.23342848081192516, 0.0075389906737677636}, {0.24686192468619247, 0.0077261954760010606}, {0.24991875203119923, 0.0077923951126021435},
-                                      {0.25696068012752393, 0.006365696640556191}, {0.24789915966386555, 0.0036405414404281503}};
+    static const double want[5][2] = {{0.23342848081192516, 0.0075389906737677636},
+                                      {0.24686192468619247, 0.0077261954760010606},
+                                      {0.24991875203119923, 0.0077923951126021435},
+                                      {0.25696068012752393, 0.006365696640556191},
+                                      {0.24789915966386555, 0.0036405414404281503}};
     static struct lme_result leaf[LME_N_SUBJECTS], group;
     struct mt19937 rng;
     int64_t first = 0, total = 0;
@@ -201,10 +205,14 @@ static void texts(void)
              (const double[]){0.24488054607508533, 0.012566273985131354, 0.2440273037542662, 0.012551447627856257});
     shuffled("piqa", &piqa, "6048a3a2bb3ad1e6a3d98139618e06b4d7de766edd685bd38837596199c3f69f",
              (const double[]){0.514145810663765, 0.011661154475524836, 0.5114254624591947, 0.01166277802645167});
-    shuffled("winogrande", &wino, "90a3eff49de9173964d46f5ed57bcf9a78a72dd1bfe0e5323b25cebb40b49ea9", (const double[]){0.516179952644041, 0.014045126130978606, -1, -1});
-    random_metrics("arc_easy", &easy, NULL, 20, (const double[]){0.257996632996633, 0.008977970005203404, 0.25925925925925924, 0.00899225153580552});
-    random_metrics("arc_challenge", &hard, NULL, 20, (const double[]){0.24061433447098976, 0.012491468532390566, 0.2380546075085324, 0.012445770028026206});
-    random_metrics("piqa", &piqa, NULL, 20, (const double[]){0.5032644178454843, 0.01166557553076037, 0.49510337323177367, 0.011665264730078152});
+    shuffled("winogrande", &wino, "90a3eff49de9173964d46f5ed57bcf9a78a72dd1bfe0e5323b25cebb40b49ea9",
+             (const double[]){0.516179952644041, 0.014045126130978606, -1, -1});
+    random_metrics("arc_easy", &easy, NULL, 20,
+                   (const double[]){0.257996632996633, 0.008977970005203404, 0.25925925925925924, 0.00899225153580552});
+    random_metrics("arc_challenge", &hard, NULL, 20,
+                   (const double[]){0.24061433447098976, 0.012491468532390566, 0.2380546075085324, 0.012445770028026206});
+    random_metrics("piqa", &piqa, NULL, 20,
+                   (const double[]){0.5032644178454843, 0.01166557553076037, 0.49510337323177367, 0.011665264730078152});
     random_metrics("winogrande", &wino, NULL, 20, (const double[]){0.5019731649565904, 0.014052376259225629, -1, -1});
     check_text("arc_challenge", &hard, NULL, &c, "8f5b7cd197d7dff0bac5fdf644abdb90aacc0c6d6362f47c890525cd338addb2");
     check_text("winogrande", &wino, NULL, &c, "a274e24fedb0b9042fea964883a69b453ab3a7cf82f0d2a3e5c8ce4d5dc08f53");
@@ -217,7 +225,8 @@ static void texts(void)
     check_text("arc_challenge", &hard, &hard_pool, &c, "9b251ff55087c5e04411c4457163bc5a37050767ba521fbbf5c192750d53e328");
     check_text("arc_challenge", &hard, &hard_pool, &single, "464f6df7ce08eaff32535a1ed22ba841b31a90ba92e97b3803e0bc2e2d66e96f");
     check_text("mmlu_abstract_algebra", &algebra, &algebra_dev, &c, "da47cfc044df1794f09522b526f077543387f3a0ec2253752d133cfbdc3a55d2");
-    check_text("mmlu_abstract_algebra", &algebra, &algebra_dev, &single, "f53b8ce62188aab00a80baac47f7b6003035cc1018b412cc1011c66b616bd830");
+    check_text("mmlu_abstract_algebra", &algebra, &algebra_dev, &single,
+               "f53b8ce62188aab00a80baac47f7b6003035cc1018b412cc1011c66b616bd830");
     synthetic(true, &pool);
     check_text("piqa", &piqa, &pool, &p, "5e4cfa2ea7aef755a71127e99eab2ef51e8e9b65706c990607fb816233f583b4");
     lme_docs_free(&pool);
@@ -227,7 +236,8 @@ static void texts(void)
     check_text("winogrande", &wino, &pool, &single, "eeb92bfc295368372f79bf95c163b6dba4ecf86615af97cd5d133fea8332430a");
     lme_docs_free(&pool);
     p.shots = 6;
-    CHECK_ERR(lme_each(task("mmlu_abstract_algebra"), &algebra, &algebra_dev, &p, add_case, NULL, e), E_USAGE, "6 examples need 6 documents");
+    CHECK_ERR(lme_each(task("mmlu_abstract_algebra"), &algebra, &algebra_dev, &p, add_case, NULL, e), E_USAGE,
+              "6 examples need 6 documents");
     lme_docs_free(&easy);
     lme_docs_free(&hard);
     lme_docs_free(&hard_pool);
