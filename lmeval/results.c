@@ -85,9 +85,14 @@ static int write_sample(struct lme_samples *s, const struct lme_case *c, const c
     jw_kstr(&w, "doc_hash", hash[0]);
     jw_kstr(&w, "prompt_hash", hash[1]);
     jw_kstr(&w, "target_hash", hash[2]);
-    for (int m = 0; m < LME_N_METRICS; m++)
-        if (s->metrics & 1u << m)
+    for (int m = 0; m < LME_N_METRICS; m++) {
+        if (!(s->metrics & 1u << m))
+            continue;
+        if (m == LME_EXACT)
+            jw_ki64(&w, lme_metric_names[m], s->score[m][s->at] != 0);
+        else
             jw_kf64(&w, lme_metric_names[m], s->score[m][s->at]);
+    }
     jw_end_obj(&w);
     str_putc(&line, '\n');
     int rc = jw_ok(&w, "a sample", e) || str_ok(&line, "a sample", e) ? -1 : 0;

@@ -115,11 +115,17 @@ static int begin_file(struct lme_store *s, struct err *e)
 
 static int other_run(const struct lme_store *s, const char *dir, bool force, struct err *e)
 {
-    char path[1200];
+    char path[1400];
+    struct names names;
     if (!force)
         return ERR(e, E_USAGE, "'%s' holds results of a run with other parameters, data or model; give another --out or --force", dir);
-    snprintf(path, sizeof path, "%s/results.json", dir);
-    remove(path);
+    TRY(dir_list(dir, &names, e));
+    for (size_t i = 0; i < names.n; i++)
+        if (!strcmp(names.v[i], "results.json") || !strncmp(names.v[i], "samples_", 8)) {
+            snprintf(path, sizeof path, "%s/%s", dir, names.v[i]);
+            remove(path);
+        }
+    names_free(&names);
     remove(s->path);
     return 0;
 }

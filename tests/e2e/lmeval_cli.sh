@@ -110,6 +110,12 @@ code 0 "$bin" lmeval run --model $m --tasks arc_easy --limit 3 --quiet --json --
 prints '"lm_eval_version"'
 code 3 "$bin" lmeval compare "$tmp/a" "$tmp/j"; says "cannot compare"
 
+code 0 "$bin" lmeval run --model $m --tasks arc_easy --limit 2 --quiet --force --out "$tmp/j"
+code 0 "$bin" lmeval compare "$tmp/j" "$tmp/j"
+code 0 "$bin" lmeval run --model $m --tasks arc_easy,piqa --shots piqa=2 --limit 3 --print-manifest
+[ "$(cat "$tmp/out")" = '- {id: lmeval, kind: lmeval, model: "experiments/tiny/teacher", tasks: [arc_easy,piqa], shots: "piqa=2", limit: 3}' ] || bad "--print-manifest: $(cat "$tmp/out")"
+code 2 "$bin" lmeval run --model $m --tasks arc_easy --samples 0-3 --print-manifest
+
 # bad input
 code 2 "$bin" lmeval run --model $m --tasks arc_esay --out "$tmp/x"; says "did you mean 'arc_easy'?"
 code 2 "$bin" lmeval run --model $m --tasks arc_easy --limit 2 --samples 0-1 --out "$tmp/x"; says "exclude each other"

@@ -337,6 +337,43 @@ static void sources(void)
     str_free(&text);
 }
 
+struct pages {
+    struct sha256 h;
+    int64_t pages, words, bytes;
+};
+static int add_page(void *ctx, const char *page, size_t n, struct err *e)
+{
+    struct pages *p = ctx;
+    struct str text = STR_INIT;
+    TRY(wikitext_detokenize(page, n, &text, e));
+    sha256_add(&p->h, str_c(&text), text.len + 1);
+    p->pages++;
+    p->words += wikitext_words(page, n);
+    p->bytes += (int64_t)n;
+    str_free(&text);
+    return 0;
+}
+
+/* wiki.test.raw: pages, words, bytes, and SHA-256 over the detokenized pages, each with a zero byte, by the harness' own Python. */
+static void wikitext(void)
+{
+    struct pages p = {0};
+    struct str text = STR_INIT;
+    char hex[65];
+    const char *path = test_data("wikitext2/wiki.test.raw");
+    if (!path)
+        return;
+    CHECK_OK(file_read(path, 0, &text, e));
+    CHECK_OK(sha256_init(&p.h, e));
+    CHECK_OK(wikitext_pages(str_c(&text), text.len, add_page, &p, e));
+    sha256_end(&p.h, hex);
+    CHECK_EQ_I(p.pages, 62);
+    CHECK_EQ_I(p.words, 241335);
+    CHECK_EQ_I(p.bytes, 1290527);
+    CHECK_STR(hex, "da61ba76b9daa5d5964a4e797206bb65bee7dd401fdbc16a83072f8cb94e08db");
+    str_free(&text);
+}
+
 int main(void)
 {
     struct tok *tok;
@@ -348,6 +385,7 @@ int main(void)
     mmlu_random();
     task_hashes();
     sources();
+    wikitext();
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(vocab, '/') - vocab), vocab);
     CHECK_OK(tok_load(&tok, dir, NULL, e));
     check_ids(tok, "arc_easy", 0, false, "f861dfd5017f8ea3628e649849c5f1338c7714321b349a42bba6084736d2ff49");
