@@ -196,7 +196,7 @@ static void kl_row(void *ctx, int64_t i, int worker)
             m16 far = v16_lt(limit, v16_abs(dr));
             v16 q = v16_mul(v16_mul(dr, dr), v16_exp_q(dr)), step = v16_sub(ps, pt);
             v16 term = v16_select(far, v16_sub(step, v16_mul(pt, dr)), v16_mul(pt, q));
-            sum = v16_add(sum, v16_max(term, v16_zero()));
+            sum = v16_add(sum, v16_max(v16_zero(), term)); /* in this order: a NaN stays one */
             if (x->grad)
                 st(zs, v, end, v16_mul(wv, v16_select(far, step, v16_mul(pt, v16_add(dr, q)))));
         }
