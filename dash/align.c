@@ -117,7 +117,7 @@ static int run_rows(struct aligner *a, const int64_t *rows, int n, double scale,
     }
     for (int64_t l = 0; l < a->L; l++)
         if (!finite_f64(a->sum[l]))
-            return ERR(e, E_NUMERIC, "stage 1: layer %" PRId64 ": the output of the linear mixer or its loss is not finite", l);
+            return ERR(e, E_NUMERIC, "layer %" PRId64 ": the output of the linear mixer or its loss is not finite", l);
     return be_sync(a->be, e);
 }
 

@@ -97,7 +97,7 @@ static int gradient(struct model *super, struct acts *acts, struct stream *st, s
         for (int o = 0; o < g->ops; o++) {
             dkl[l][o] = host[l * MIX_N_KINDS + (int)g->kind[o]];
             if (g->searched[l] && !finite_f64(dkl[l][o]))
-                rc = ERR(e, E_NUMERIC, "search: layer %" PRId64 ": the gradient on operator '%s' is not finite", l, mixer_name(g->kind[o]));
+                rc = ERR(e, E_NUMERIC, "layer %" PRId64 ": the gradient on operator '%s' is not finite", l, mixer_name(g->kind[o]));
         }
     if (rc == 0)
         gates_backward(g, dkl, lambda, T, 1);
@@ -231,17 +231,22 @@ struct bench {
     struct stream st;
     struct row_order order;
     struct prog bar;
-    double f0, g0; /* the counters when the current stretch began */
+    double others; /* FLOPs that the backend's counter held before, given back at the end */
 };
 
-/* What was counted since the last call is this search's. */
+/*
+ * What was counted since the last call is this search's (NULL: nobody's). The counters start at nought for every stretch and a stretch counts in whole FLOPs, so that the sum is exact, and the same wherever one
+ * process took over from another.
+ */
 static void bill(struct bench *b, struct searcher *s)
 {
-    double f = b->super->be->flops, g = b->st.flops_forward;
-    s->flops += f - b->f0;
-    s->flops_forward += g - b->g0;
-    b->f0 = f;
-    b->g0 = g;
+    struct backend *be = b->super->be;
+    if (s) {
+        s->flops += rint(be->flops);
+        s->flops_forward += rint(b->st.flops_forward);
+    }
+    b->others += be->flops;
+    be->flops = b->st.flops_forward = 0;
 }
 
 static int advance(struct bench *b, struct searcher *s, const int64_t *rows, struct err *e)
@@ -250,7 +255,8 @@ static int advance(struct bench *b, struct searcher *s, const int64_t *rows, str
     double kl, T = anneal_temperature(o->anneal, s->step, o->steps, o->t_hi, o->t_lo);
     for (int64_t i = 0; i < o->micro; i++)
         s->tokens += b->st.shard->len[rows[i]];
-    TRY(gradient(b->super, &b->acts, &b->st, &s->g, rows, (int)o->micro, s->lambda, T, o->relax, o->positions, &kl, e));
+    if (gradient(b->super, &b->acts, &b->st, &s->g, rows, (int)o->micro, s->lambda, T, o->relax, o->positions, &kl, e) != 0)
+        return e->code == E_NUMERIC ? err_wrap(e, "search: lambda %g: micro-step %" PRId64 " of %" PRId64, s->lambda, s->step + 1, o->steps) : -1;
     if (!finite_f64(kl))
         return ERR(e, E_NUMERIC, "search: lambda %g: micro-step %" PRId64 " of %" PRId64 ": the KL divergence is not finite", s->lambda, s->step + 1, o->steps);
     s->step++;
@@ -279,10 +285,8 @@ static int micro_step(struct bench *b, struct searcher *s, int n, int64_t step, 
     for (int64_t i = 0; i < b->o->micro; i++)
         rows[i] = order_row(&b->order, step * b->o->micro + i);
     TRY(stream_set(&b->st, rows, (int)b->o->micro, e));
-    if (s[0].step != step) { /* the teacher's pass is the first search's: paid already */
-        b->f0 = b->super->be->flops;
-        b->g0 = b->st.flops_forward;
-    }
+    if (s[0].step != step) /* the teacher's pass is the first search's: paid already */
+        bill(b, NULL);
     for (int i = 0; i < n; i++)
         if (s[i].step == step)
             TRY(advance(b, &s[i], rows, e));
@@ -419,7 +423,8 @@ int search_sweep(struct model *teacher, const struct linset *lin, const struct s
         return err_nomem(e, (size_t)n * sizeof *s, "searches");
     int rc = open_searchers(s, o, lambda, n, dir, (int)teacher->cfg.L, data->seq, e) || open_bench(&b, s, teacher, lin, data, cache, e);
     prog_start(&b.bar, "search", "tok", o->steps * o->micro * data->seq * (o->relax == RELAX_BILEVEL ? 2 : 1));
-    b.f0 = teacher->be->flops;
+    if (rc == 0)
+        bill(&b, NULL);
     for (int64_t step; rc == 0 && (step = lowest_step(s, n)) < o->steps;)
         rc = micro_step(&b, s, n, step, e);
     prog_end(&b.bar);
@@ -430,6 +435,7 @@ int search_sweep(struct model *teacher, const struct linset *lin, const struct s
         str_free(&s[i].log);
     }
     free(s);
+    teacher->be->flops += b.others;
     close_bench(&b);
     return rc ? -1 : 0;
 }

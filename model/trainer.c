@@ -2,6 +2,7 @@
 #include "model/trainer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,14 +25,21 @@ struct loop {
     int64_t *rows;    /* of one step */
     struct str metrics;
     double best, head_sum, tail_sum;
-    int64_t step, tokens;
-    double flops_before; /* of earlier processes, less the counter when this one began */
+    int64_t best_step, step, tokens;
+    double flops, others; /* of this training, in whole FLOPs; what the backend had counted before the stretch under way */
     bool have_ckpt;
 };
 
-static double flops_so_far(const struct loop *t)
+/* FLOPs of one stretch (a step, an evaluation), counted from nought and taken whole: then their sum is exact, and the same wherever one process took over from another. */
+static void count_begin(struct loop *t)
 {
-    return t->flops_before + t->be->flops;
+    t->others = t->be->flops;
+    t->be->flops = 0;
+}
+static void count_end(struct loop *t, bool ours)
+{
+    t->flops += ours ? rint(t->be->flops) : 0;
+    t->be->flops += t->others;
 }
 
 /* ---- checkpoints: weights, moments, counters ---- */
@@ -65,6 +73,38 @@ static int meta_f64(struct st_out *w, const char *key, double v, struct err *e)
     return st_out_meta(w, key, buf, e);
 }
 
+/* Declares and writes the first `parts` parts of every parameter. */
+static int put_parts(struct loop *t, struct st_out *w, enum part parts, struct err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < t->n; i++)
+        for (enum part p = 0; rc == 0 && p < parts; p++) {
+            char name[320];
+            int64_t shape[1] = {t->params[i]->master.n};
+            snprintf(name, sizeof name, "%s%s", part_prefix[p], t->params[i]->name);
+            rc = st_out_declare(w, name, t->be->stat == DT_F64 ? ST_F64 : ST_F32, 1, shape, e);
+        }
+    if (rc == 0)
+        rc = st_out_begin(w, e);
+    for (size_t i = 0; rc == 0 && i < t->n; i++)
+        for (enum part p = 0; rc == 0 && p < parts; p++)
+            rc = put_part(t, w, t->params[i], p, e);
+    return rc ? -1 : 0;
+}
+
+static int save_best(struct loop *t, struct err *e)
+{
+    char path[1024];
+    struct st_out *w = NULL;
+    TRY(mkdir_p(t->o->dir, e));
+    TRY(st_out_open(&w, path_join(path, t->o->dir, "best.safetensors"), e));
+    if (meta_f64(w, "step", (double)t->step, e) || meta_f64(w, "best", t->best, e) || put_parts(t, w, PART_W + 1, e)) {
+        st_out_abort(w);
+        return -1;
+    }
+    return st_out_commit(w, e);
+}
+
 static int save_state(struct loop *t, struct err *e)
 {
     char path[1024];
@@ -74,8 +114,8 @@ static int save_state(struct loop *t, struct err *e)
         TRY(file_write(t->o->metrics_path, str_c(&t->metrics), t->metrics.len, e));
     TRY(mkdir_p(t->o->dir, e));
     TRY(st_out_open(&w, path_join(path, t->o->dir, "last.safetensors"), e));
-    int rc = meta_f64(w, "step", (double)t->step, e) || meta_f64(w, "tokens", (double)t->tokens, e) || meta_f64(w, "best", t->best, e) || meta_f64(w, "head", t->head_sum, e) ||
-             meta_f64(w, "tail", t->tail_sum, e) || meta_f64(w, "flops", flops_so_far(t), e);
+    int rc = meta_f64(w, "step", (double)t->step, e) || meta_f64(w, "tokens", (double)t->tokens, e) || meta_f64(w, "best", t->best, e) || meta_f64(w, "best_step", (double)t->best_step, e) ||
+             meta_f64(w, "head", t->head_sum, e) || meta_f64(w, "tail", t->tail_sum, e) || meta_f64(w, "flops", t->flops, e);
     for (int i = 0; rc == 0 && i < t->loss->n_keep; i++) {
         char key[16];
         snprintf(key, sizeof key, "keep%d", i);
@@ -86,18 +126,8 @@ static int save_state(struct loop *t, struct err *e)
         snprintf(key, sizeof key, "eval%d", i);
         rc = meta_f64(w, key, r->eval_first[i], e);
     }
-    for (size_t i = 0; rc == 0 && i < t->n; i++)
-        for (enum part p = 0; rc == 0 && p < PARTS; p++) {
-            char name[320];
-            int64_t shape[1] = {t->params[i]->master.n};
-            snprintf(name, sizeof name, "%s%s", part_prefix[p], t->params[i]->name);
-            rc = st_out_declare(w, name, t->be->stat == DT_F64 ? ST_F64 : ST_F32, 1, shape, e);
-        }
     if (rc == 0)
-        rc = st_out_begin(w, e);
-    for (size_t i = 0; rc == 0 && i < t->n; i++)
-        for (enum part p = 0; rc == 0 && p < PARTS; p++)
-            rc = put_part(t, w, t->params[i], p, e);
+        rc = put_parts(t, w, PARTS, e);
     if (rc != 0) {
         st_out_abort(w);
         return -1;
@@ -133,6 +163,31 @@ static int load_metrics(struct loop *t, struct err *e)
     return 0;
 }
 
+/* One part of a parameter from a checkpoint. */
+static int take_part(struct backend *be, const struct st_file *f, const char *path, const struct param *q, enum part part, struct err *e)
+{
+    char name[320];
+    struct view v = param_part(q, part);
+    bool bare = part == PART_W && !v.p; /* no optimiser state (any more): into the weights themselves */
+    if (bare)
+        v = (struct view){q->w.dt == be->stat ? q->w.p : NULL, be->stat, q->n};
+    snprintf(name, sizeof name, "%s%s", part_prefix[part], q->name);
+    const struct st_tensor *s = st_find(f, name);
+    if (!s || s->bytes != (size_t)v.n * dtype_size(v.dt))
+        return ERR(e, E_INPUT, "checkpoint '%s': tensor '%s' is %s; remove the run's folder to start again", path, name, s ? "of another size" : "missing");
+    void *host = malloc(s->bytes);
+    if (!host)
+        return err_nomem(e, s->bytes, "a checkpoint tensor");
+    memcpy(host, s->data, s->bytes);
+    if (v.p)
+        be_put(be, v, host);
+    int rc = v.p ? be_sync(be, e) : put_f32(be, q->w, host, e);
+    free(host);
+    if (rc == 0 && part == PART_W && !bare && q->w.p != q->master.p)
+        be_cast(be, &(struct op_cast){.dst = q->w, .src = q->master, .n = q->w.n});
+    return rc;
+}
+
 static int load_state(struct loop *t, struct err *e)
 {
     char path[1024];
@@ -142,31 +197,12 @@ static int load_state(struct loop *t, struct err *e)
     TRY(st_open(&f, path, e));
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < t->n; i++)
-        for (enum part p = 0; rc == 0 && p < PARTS; p++) {
-            char name[320];
-            struct view v = param_part(t->params[i], p);
-            snprintf(name, sizeof name, "%s%s", part_prefix[p], t->params[i]->name);
-            const struct st_tensor *s = st_find(&f, name);
-            if (!s || s->bytes != (size_t)v.n * dtype_size(v.dt)) {
-                rc = ERR(e, E_INPUT, "checkpoint '%s': tensor '%s' is %s; remove the run's folder to start again", path, name, s ? "of another size" : "missing");
-                break;
-            }
-            void *host = malloc(s->bytes);
-            if (!host) {
-                rc = err_nomem(e, s->bytes, "a checkpoint tensor");
-                break;
-            }
-            memcpy(host, s->data, s->bytes);
-            be_put(t->be, v, host);
-            rc = be_sync(t->be, e);
-            free(host);
-        }
-    for (size_t i = 0; rc == 0 && i < t->n; i++)
-        if (t->params[i]->w.p != t->params[i]->master.p)
-            be_cast(t->be, &(struct op_cast){.dst = t->params[i]->w, .src = t->params[i]->master, .n = t->params[i]->w.n});
+        for (enum part p = 0; rc == 0 && p < PARTS; p++)
+            rc = take_part(t->be, &f, path, t->params[i], p, e);
     t->step = (int64_t)meta_get(&f, "step");
     t->tokens = (int64_t)meta_get(&f, "tokens");
     t->best = meta_get(&f, "best");
+    t->best_step = (int64_t)meta_get(&f, "best_step");
     t->head_sum = meta_get(&f, "head");
     t->tail_sum = meta_get(&f, "tail");
     for (int i = 0; i < 4; i++) {
@@ -179,10 +215,23 @@ static int load_state(struct loop *t, struct err *e)
         snprintf(key, sizeof key, "keep%d", i);
         t->loss->keep[i] = meta_get(&f, key);
     }
-    t->flops_before = meta_get(&f, "flops") - t->be->flops;
+    t->flops = meta_get(&f, "flops");
     t->have_ckpt = true;
     st_close(&f);
     return rc != 0 ? -1 : load_metrics(t, e);
+}
+
+int train_load_best(struct backend *be, struct params *params, const char *dir, struct err *e)
+{
+    char path[1024];
+    struct st_file f;
+    TRY(st_open(&f, path_join(path, dir, "best.safetensors"), e));
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < params->n; i++)
+        if (params->v[i]->trainable)
+            rc = take_part(be, &f, path, params->v[i], PART_W, e);
+    st_close(&f);
+    return rc ? -1 : be_sync(be, e);
 }
 
 /* ---- one step ---- */
@@ -204,18 +253,37 @@ static double learning_rate(const struct train_opts *o, int64_t step, int group)
     return lr;
 }
 
-/* E_NUMERIC naming the first parameter whose gradient is not finite. */
-static int not_finite(struct loop *t, const char *what, struct err *e)
+/* The first trained parameter whose weights (else: whose gradient) are not finite, in words; "" when all are. */
+static void find_culprit(struct loop *t, char out[400])
 {
-    for (size_t i = 0; i < t->n; i++) {
-        double s = 0;
-        be_sumsq(t->be, &(struct op_sumsq){.out = t->norm, .x = t->params[i]->g, .n = t->params[i]->g.n});
-        be_get(t->be, &s, t->norm);
-        if (!finite_f64(s))
-            return ERR(e, E_NUMERIC, "%s: step %" PRId64 " of %" PRId64 ": %s is not finite; first bad gradient: tensor '%s'; %s", t->o->stage, t->step + 1, t->o->steps, what,
-                       t->params[i]->name, t->have_ckpt ? "the last good checkpoint is kept; lower the learning rate" : "lower the learning rate");
-    }
-    return ERR(e, E_NUMERIC, "%s: step %" PRId64 " of %" PRId64 ": %s is not finite, while every gradient is: the loss itself overflows", t->o->stage, t->step + 1, t->o->steps, what);
+    for (int grads = 0; grads < 2; grads++)
+        for (size_t i = 0; i < t->n; i++) {
+            const struct param *p = t->params[i];
+            int layer;
+            double s = 0;
+            struct view v = grads ? p->g : p->master;
+            be_sumsq(t->be, &(struct op_sumsq){.out = t->norm, .x = v, .n = v.n});
+            be_get(t->be, &s, t->norm);
+            if (finite_f64(s))
+                continue;
+            const char *what = grads ? "gradient" : "weights";
+            if (sscanf(p->name, "model.layers.%d.", &layer) == 1)
+                snprintf(out, 400, "first bad %s: layer %d, tensor '%s'", what, layer, p->name);
+            else
+                snprintf(out, 400, "first bad %s: tensor '%s'", what, p->name);
+            return;
+        }
+    out[0] = 0;
+}
+
+/* E_NUMERIC: stage, step, what was seen, where it comes from, what is kept. */
+static int not_finite(struct loop *t, int64_t step, const char *seen, struct err *e)
+{
+    char culprit[400], msg[600];
+    snprintf(msg, sizeof msg, "%s", seen);
+    find_culprit(t, culprit);
+    return ERR(e, E_NUMERIC, "%s: step %" PRId64 " of %" PRId64 ": %s; %s; %slower the learning rate", t->o->stage, step, t->o->steps, msg,
+               *culprit ? culprit : "every trained weight and gradient is finite, so it is the loss itself or a frozen weight", t->have_ckpt ? "the last good checkpoint is kept; " : "");
 }
 
 static int forward_backward(struct loop *t, double *loss, struct err *e)
@@ -231,12 +299,13 @@ static int forward_backward(struct loop *t, double *loss, struct err *e)
         be_zero(t->be, t->params[i]->g);
     for (int64_t i = 0; i < o->batch; i += o->micro) {
         double part = 0;
-        TRY(t->loss->micro(t->loss->ctx, t->rows + i, (int)MIN(o->micro, o->batch - i), weight > 0 ? 1 / weight : 0, &part, e));
+        if (t->loss->micro(t->loss->ctx, t->rows + i, (int)MIN(o->micro, o->batch - i), weight > 0 ? 1 / weight : 0, &part, e) != 0)
+            return e->code == E_NUMERIC ? not_finite(t, t->step + 1, e->msg, e) : -1;
         sum += part;
     }
     TRY(be_sync(t->be, e));
     *loss = weight > 0 ? sum / weight : 0;
-    return finite_f64(*loss) ? 0 : not_finite(t, "the loss", e);
+    return finite_f64(*loss) ? 0 : not_finite(t, t->step + 1, "the loss is not finite", e);
 }
 
 static int update(struct loop *t, double *norm, struct err *e)
@@ -248,7 +317,7 @@ static int update(struct loop *t, double *norm, struct err *e)
     be_get(t->be, &sq, t->norm);
     TRY(be_sync(t->be, e));
     if (!finite_f64(sq))
-        return not_finite(t, "the gradient", e);
+        return not_finite(t, t->step + 1, "the gradient is not finite", e);
     *norm = sqrt(sq);
     double scale = o->clip > 0 && *norm > o->clip ? o->clip / *norm : 1, s1 = (double)(t->step + 1);
     for (size_t i = 0; i < t->n; i++) {
@@ -266,12 +335,29 @@ static int evaluate(struct loop *t, double v[4], struct err *e)
 {
     for (int i = 0; i < 4; i++)
         v[i] = 0;
-    if (t->loss->eval)
-        TRY(t->loss->eval(t->loss->ctx, v, e));
-    for (int i = 0; i < t->loss->n_eval; i++)
+    if (t->loss->eval && t->loss->eval(t->loss->ctx, v, e) != 0)
+        return e->code == E_NUMERIC ? not_finite(t, t->step, e->msg, e) : -1;
+    for (int i = 0; i < t->loss->n_eval; i++) {
+        char seen[96];
+        snprintf(seen, sizeof seen, "held-out %s is not finite", t->loss->eval_names[i]);
         if (!finite_f64(v[i]))
-            return ERR(e, E_NUMERIC, "%s: step %" PRId64 ": held-out %s is not finite", t->o->stage, t->step, t->loss->eval_names[i]);
+            return not_finite(t, t->step, seen, e);
+    }
     return 0;
+}
+
+/* ours false: the values of a training that was complete already, computed again and not counted again. */
+static int evaluate_counted(struct loop *t, double v[4], bool ours, struct err *e)
+{
+    double keep[4] = {0};
+    for (int i = 0; i < t->loss->n_keep; i++)
+        keep[i] = t->loss->keep[i];
+    count_begin(t);
+    int rc = evaluate(t, v, e);
+    count_end(t, ours);
+    for (int i = 0; !ours && i < t->loss->n_keep; i++)
+        t->loss->keep[i] = keep[i];
+    return rc;
 }
 
 static void log_line(struct loop *t, double loss, double norm, const double *ev)
@@ -296,8 +382,11 @@ static int one_step(struct loop *t, struct prog *bar, struct err *e)
 {
     const struct train_opts *o = t->o;
     double loss = 0, norm = 0, ev[4];
-    TRY(forward_backward(t, &loss, e));
-    TRY(update(t, &norm, e));
+    count_begin(t);
+    int rc = forward_backward(t, &loss, e) || update(t, &norm, e);
+    count_end(t, true);
+    if (rc != 0)
+        return -1;
     t->step++;
     int64_t tenth = MAX(o->steps / 10, 1);
     if (t->step <= tenth)
@@ -306,9 +395,14 @@ static int one_step(struct loop *t, struct prog *bar, struct err *e)
         t->tail_sum += loss / (double)tenth;
     bool last = t->step == o->steps, eval = last || (o->eval_every && t->step % o->eval_every == 0);
     if (eval) {
-        TRY(evaluate(t, ev, e));
-        t->best = fmin(t->best, ev[0]);
+        TRY(evaluate_counted(t, ev, true, e));
         memcpy(t->res->eval_last, ev, sizeof ev);
+        if (t->loss->eval && ev[0] < t->best) {
+            t->best = ev[0];
+            t->best_step = t->step;
+            if (o->keep_best && o->dir)
+                TRY(save_best(t, e));
+        }
     }
     if (eval || t->step == 1 || (o->log_every && t->step % o->log_every == 0))
         log_line(t, loss, norm, eval ? ev : NULL);
@@ -322,19 +416,6 @@ static int one_step(struct loop *t, struct prog *bar, struct err *e)
             TRY(save_state(t, e));
         return ERR(e, E_INTERRUPTED, "%s: interrupted after step %" PRId64 " of %" PRId64 "; run the same command again to go on", o->stage, t->step, o->steps);
     }
-    return 0;
-}
-
-/* The values of a run that was complete already: computed again, counted once. */
-static int evaluate_again(struct loop *t, double v[4], struct err *e)
-{
-    double keep[4] = {0}, before = t->be->flops;
-    for (int i = 0; i < t->loss->n_keep; i++)
-        keep[i] = t->loss->keep[i];
-    TRY(evaluate(t, v, e));
-    for (int i = 0; i < t->loss->n_keep; i++)
-        t->loss->keep[i] = keep[i];
-    t->flops_before -= t->be->flops - before;
     return 0;
 }
 
@@ -357,7 +438,7 @@ static int prepare(struct loop *t, struct params *params, struct err *e)
 
 int train_run(struct backend *be, struct params *params, const struct shard *data, const struct train_opts *o, const struct train_loss *loss, struct train_result *out, struct err *e)
 {
-    struct loop t = {.be = be, .data = data, .o = o, .loss = loss, .res = out, .best = INFINITY, .flops_before = -be->flops};
+    struct loop t = {.be = be, .data = data, .o = o, .loss = loss, .res = out, .best = INFINITY};
     *out = (struct train_result){0};
     if (o->steps < 1 || o->batch < 1 || o->micro < 1 || o->row_hi > data->rows)
         return ERR(e, E_USAGE, "%s: steps %" PRId64 ", batch %" PRId64 ", micro-batch %" PRId64 " must be positive and rows up to %" PRId64 " exist (%" PRId64 " do)", o->stage, o->steps, o->batch,
@@ -366,9 +447,9 @@ int train_run(struct backend *be, struct params *params, const struct shard *dat
     struct prog bar;
     prog_start(&bar, o->stage, "tok", (int64_t)((double)data->tokens / (double)data->rows * (double)(o->steps * o->batch)));
     if (rc == 0 && t.step == 0)
-        rc = evaluate(&t, out->eval_first, e);
+        rc = evaluate_counted(&t, out->eval_first, true, e);
     if (rc == 0 && t.step == o->steps)
-        rc = evaluate_again(&t, out->eval_last, e);
+        rc = evaluate_counted(&t, out->eval_last, false, e);
     while (rc == 0 && t.step < o->steps)
         rc = one_step(&t, &bar, e);
     prog_end(&bar);
@@ -376,9 +457,11 @@ int train_run(struct backend *be, struct params *params, const struct shard *dat
         rc = file_write(o->metrics_path, str_c(&t.metrics), t.metrics.len, e);
     out->steps = t.step;
     out->tokens = t.tokens;
+    out->best = t.best;
+    out->best_step = t.best_step;
     out->loss_first = t.head_sum;
     out->loss_last = t.tail_sum;
-    out->flops = flops_so_far(&t);
+    out->flops = t.flops;
     be_view_free(be, &t.norm);
     order_free(&t.order);
     str_free(&t.metrics);

@@ -4,7 +4,8 @@
  * A step takes `batch` rows of the data order, `micro` at a time; gradients of micro-batches are summed in that order and divided by the step's total weight, so the result does not depend on `micro` beyond
  * float rounding, nor on threads. State is a function of (options, data, step): a killed run resumed from its last checkpoint writes the same bytes as an unbroken one.
  *
- * metrics.tsv: one line a logged step. ckpt/: `last.safetensors` (weights and moments; step in its metadata).
+ * metrics.tsv: one line a logged step. In `dir`: `last.safetensors` (weights and moments; step in its metadata) and, with keep_best, `best.safetensors` (weights after the step with the least held-out
+ * loss so far), which train_load_best puts back.
  * NaN or Inf in a loss or gradient: E_NUMERIC naming stage, step, layer and tensor; the last good checkpoint stays.
  */
 #ifndef MODEL_TRAINER_H
@@ -28,6 +29,7 @@ struct train_opts {
     uint64_t seed;          /* of the data order */
     int64_t row_lo, row_hi; /* rows in use */
     int64_t eval_every, ckpt_every, log_every; /* steps; 0 = only at the end */
+    bool keep_best;         /* best.safetensors, too */
     double flops_per_token; /* for the progress line; 0 = unknown */
 };
 
@@ -49,10 +51,15 @@ struct train_result {
     int64_t steps, tokens;
     double loss_first, loss_last;      /* mean of the first and last 10 % of steps */
     double eval_first[4], eval_last[4];
+    double best;       /* least first held-out value, of all evaluations after a step; INFINITY without one */
+    int64_t best_step; /* after which it was seen */
     double flops; /* counted from step 0 on, across interruptions */
 };
 
 /* Trains the trainable ones of params; their gradients and optimiser state are allocated here when absent. */
 int train_run(struct backend *be, struct params *params, const struct shard *data, const struct train_opts *o, const struct train_loss *loss, struct train_result *out, struct err *e);
+
+/* Puts the weights of best.safetensors (of a training that is done) into the trainable ones of params. */
+int train_load_best(struct backend *be, struct params *params, const char *dir, struct err *e);
 
 #endif
