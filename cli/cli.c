@@ -18,16 +18,18 @@ const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
 
 int cli_parse(const struct cmd_spec *s, struct common *c, int argc, char **argv, const char **pos, size_t *n_pos, bool *done, struct err *e)
 {
+    struct str help = STR_INIT;
     *done = false;
-    TRY(opt_parse(s->opts, s->n_opts, argc, argv, pos, s->max_pos, n_pos, e));
-    if (c->help) {
-        struct str out = STR_INIT;
-        opt_help(&out, s->synopsis, s->about, s->examples, s->opts, s->n_opts);
-        fputs(str_c(&out), stdout);
-        str_free(&out);
+    if (opt_given(s->opts, s->n_opts, argc, argv, "help")) /* made before parsing: the defaults shown are those of the table */
+        opt_help(&help, s->synopsis, s->about, s->examples, s->opts, s->n_opts);
+    int rc = opt_parse(s->opts, s->n_opts, argc, argv, pos, s->max_pos, n_pos, e);
+    if (rc == 0 && c->help) {
+        fputs(str_c(&help), stdout);
         *done = true;
-        return 0;
     }
+    str_free(&help);
+    if (rc != 0 || *done)
+        return rc;
     if (*n_pos < s->min_pos)
         return ERR(e, E_USAGE, "%zu more argument%s needed; usage: %s", s->min_pos - *n_pos, s->min_pos - *n_pos == 1 ? "" : "s", s->synopsis);
     for (int i = 0; level_words[i]; i++)

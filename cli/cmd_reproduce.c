@@ -3,10 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/report_kinds.h"
 #include "cli/stages.h"
+#include "cli/stages_cost.h"
 #include "core/log.h"
+#include "experiments/checks.h"
 #include "experiments/export.h"
 #include "reports/site.h"
 
@@ -17,7 +20,8 @@ static const char *const format_words[] = {"text", "dot", NULL};
 struct repro {
     struct common c;
     const char *manifest, *scale, *only, *out, *runs, *format, *against, *explain;
-    bool dry_run, force;
+    bool dry_run, force, estimate;
+    double gflops;
     struct env env;
     struct registry reg;
     struct manifest m;
@@ -28,6 +32,11 @@ static int repro_open(struct repro *r, struct err *e)
 {
     char path[1024];
     r->env.common = &r->c;
+    r->env.estimate = r->estimate;
+    if (r->estimate && r->gflops > 0)
+        r->env.rate = r->gflops * 1e9;
+    else if (r->estimate)
+        TRY(cost_rate(&r->env, &r->env.rate, e));
     registry_init(&r->reg, &r->env);
     if (!file_exists(r->manifest) && cli_bundled(path, r->manifest, e) != 0)
         return ERR(e, E_INPUT, "manifest '%s' does not exist", r->manifest);
@@ -77,6 +86,7 @@ static int make_reports(struct repro *r, bool print, int *missing, struct str *v
     path_join(dir, base, r->m.scale);
     if (!said)
         return arena_ok(&r->p.arena, "reports", e);
+    tmp_sweep(dir, false, false); /* of killed processes */
     for (size_t i = 0; i < r->m.n_reports; i++) {
         struct str text = STR_INIT;
         struct report_result res = {0};
@@ -99,6 +109,27 @@ static int make_reports(struct repro *r, bool print, int *missing, struct str *v
     return site_write(r->out, e);
 }
 
+/* The manifest's checks on the tables in results/NAME/SCALE: a line each, the count into the verdict, *broken how many do not hold. */
+static int run_checks(struct repro *r, bool print, int *broken, struct str *verdict, struct err *e)
+{
+    char base[1024], dir[1024];
+    path_join(base, r->out, r->m.name);
+    path_join(dir, base, r->m.scale);
+    for (size_t i = 0; i < r->m.n_checks; i++) {
+        struct str line = STR_INIT;
+        bool held;
+        int rc = check_run(&r->m.checks[i], dir, &line, &held, e);
+        if (rc == 0 && print)
+            printf("%s\n", str_c(&line));
+        *broken += !held;
+        str_free(&line);
+        TRY(rc);
+    }
+    if (r->m.n_checks)
+        str_printf(verdict, "%s%zu of %zu checks hold", verdict->len ? "; " : "", r->m.n_checks - (size_t)*broken, r->m.n_checks);
+    return 0;
+}
+
 static void on_done(void *ctx, const struct plan *p, const struct node *n)
 {
     struct repro *r = ctx;
@@ -112,7 +143,7 @@ static void on_done(void *ctx, const struct plan *p, const struct node *n)
     str_free(&line);
 }
 
-static void print_json(const struct repro *r, const struct plan_summary *s, const char *verdict)
+static void print_json(const struct repro *r, const struct plan_summary *s, int broken, const char *verdict)
 {
     struct str out = STR_INIT;
     struct jw w;
@@ -125,6 +156,8 @@ static void print_json(const struct repro *r, const struct plan_summary *s, cons
     jw_ki64(&w, "ran", s->ran);
     jw_ki64(&w, "failed", s->failed);
     jw_ki64(&w, "declined", s->declined);
+    jw_ki64(&w, "checks", (int64_t)r->m.n_checks);
+    jw_ki64(&w, "checks_failed", broken);
     jw_kstr(&w, "verdict", verdict);
     jw_end_obj(&w);
     printf("%s\n", str_c(&out));
@@ -137,23 +170,25 @@ static int reproduce_run(struct repro *r, struct err *e)
     struct err first = ERR_INIT;
     struct run_options ro = {.only = r->only, .force = r->force, .on_done = on_done, .ctx = r};
     struct str verdict = STR_INIT;
-    int missing = 0;
+    int missing = 0, broken = 0;
     int rc = plan_run(&r->p, &ro, &s, &first);
     if (rc != 0) {
         *e = first;
         return -1;
     }
-    rc = make_reports(r, !r->c.json, &missing, &verdict, e);
+    rc = make_reports(r, !r->c.json, &missing, &verdict, e) || (!*r->only && run_checks(r, !r->c.json, &broken, &verdict, e)) ? -1 : 0; /* a part of the stages fills no table */
     if (rc == 0 && r->c.json)
-        print_json(r, &s, str_c(&verdict));
+        print_json(r, &s, broken, str_c(&verdict));
     else if (rc == 0) {
         printf("%d stages: %d up to date, %d ran (%d resumed), %d failed, %d declined; %s, results in %s/%s/%s, all of them in %s/index.html\n", s.total, s.up_to_date, s.ran, s.resumed, s.failed, s.declined, r->env.rt.be ? r->env.rt.be->desc : "nothing computed",
                r->out, r->m.name, r->m.scale, r->out);
         printf("RESULT (%s scale%s): %s\n", r->m.scale, strcmp(r->m.scale, "paper") ? ", not the paper's setting" : "", verdict.len ? str_c(&verdict) : "no report asked for");
     }
     str_free(&verdict);
-    if (rc == 0 && s.failed)
-        rc = ERR(e, E_CHECK, "%d of %d stages failed", s.failed, s.total);
+    if (rc == 0 && s.failed) /* each was reported as it failed; the first decides the exit code */
+        rc = ERR(e, first.code ? first.code : E_CHECK, "%d of %d stages failed (or wait for one that did), the first: %s", s.failed, s.total, first.msg);
+    if (rc == 0 && broken)
+        rc = ERR(e, E_CHECK, "%d of %zu checks of '%s' do not hold", broken, r->m.n_checks, r->m.path);
     return rc;
 }
 
@@ -196,6 +231,7 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
     const struct opt opts[] = {REPRO_OPTS(&r),
                                {.name = "only", .type = OPT_STR, .dst = &r.only, .arg = "ID,..", .help = "these stages and what they need", .group = "Manifest"},
                                {.name = "dry-run", .type = OPT_BOOL, .dst = &r.dry_run, .help = "print the plan, write nothing", .group = "Manifest"},
+                               {.name = "gflops", .type = OPT_F64, .dst = &r.gflops, .arg = "X", .lo = 0, .hi = 1e9, .help = "rate for the times of --dry-run; 0 = half of what this machine's matrix product does, measured for a moment", .group = "Manifest"},
                                {.name = "format", .type = OPT_STR, .dst = &r.format, .arg = "text|dot", .words = format_words, .help = "of --dry-run", .group = "Manifest"},
                                {.name = "export", .type = OPT_STR, .dst = &export, .arg = "slurm", .words = export_words, .help = "write jobs into DIR (the second argument) instead of running", .group = "Manifest"},
                                {.name = "force", .type = OPT_BOOL, .dst = &r.force, .help = "run again what is complete", .group = "Manifest"},
@@ -211,6 +247,7 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
     if ((export != NULL) != (n == 2))
         return ERR(e, E_USAGE, export ? "--export slurm needs a folder: dashlab reproduce MANIFEST --export slurm DIR" : "one manifest at a time; '%s' is too much", pos[1]);
     r.manifest = pos[0];
+    r.estimate = r.dry_run && strcmp(r.format, "dot");
     TRY(repro_open(&r, e));
     int rc = 0;
     if (export) {
@@ -219,6 +256,8 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
         struct str s = STR_INIT;
         plan_print(&r.p, !strcmp(r.format, "dot"), &s);
         fputs(str_c(&s), stdout);
+        if (r.estimate)
+            printf("times at %.0f GFLOP/s%s; a search is counted as one run\n", r.env.rate / 1e9, r.gflops > 0 ? "" : " (half of this machine's matrix product, measured now)");
         str_free(&s);
     } else {
         rc = reproduce_run(&r, e);
@@ -249,6 +288,8 @@ int cmd_check(int argc, char **argv, struct err *e)
     }
     if (n < 1)
         return ERR(e, E_USAGE, "a manifest is needed, or --schema");
+    r.estimate = true;
+    r.gflops = 1; /* no times are printed */
     TRY(repro_open(&r, e));
     int missing = 0;
     for (size_t i = 0; i < r.m.n_inputs; i++) {
@@ -257,6 +298,15 @@ int cmd_check(int argc, char **argv, struct err *e)
         missing += !have;
     }
     printf("%s: scale %s: %zu stages, %zu runs, %zu reports: valid\n", r.m.path, r.m.scale, r.m.n_stages, r.p.n, r.m.n_reports);
+    const struct node *most = NULL;
+    for (size_t i = 0; i < r.p.n; i++)
+        if (!most || r.p.nodes[i]->cost.memory_bytes > most->cost.memory_bytes)
+            most = r.p.nodes[i];
+    if (most && most->cost.memory_bytes > 0)
+        printf("memory: at most %.2f GiB (stage '%s' %s), weights, activations and optimiser state as planned; this machine has %.1f GiB\n", most->cost.memory_bytes / (1 << 30), most->stage->id, most->point,
+               (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30));
+    else
+        printf("memory: not known, the teacher is not there\n");
     repro_close(&r);
     return missing ? ERR(e, E_INPUT, "%d input%s missing", missing, missing == 1 ? " is" : "s are") : 0;
 }
@@ -271,7 +321,7 @@ int cmd_report(int argc, char **argv, struct err *e)
                                   .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
     size_t n;
     bool done;
-    int missing = 0;
+    int missing = 0, broken = 0;
     struct str verdict = STR_INIT;
     TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));
     if (done)
@@ -285,10 +335,12 @@ int cmd_report(int argc, char **argv, struct err *e)
         str_free(&text);
     }
     if (rc == 0 && !r.explain)
-        rc = make_reports(&r, true, &missing, &verdict, e);
+        rc = make_reports(&r, true, &missing, &verdict, e) || run_checks(&r, true, &broken, &verdict, e) ? -1 : 0;
     if (rc == 0 && !r.explain)
         printf("RESULT (%s scale): %s\n", r.m.scale, str_c(&verdict));
     str_free(&verdict);
+    if (rc == 0 && broken)
+        rc = ERR(e, E_CHECK, "%d of %zu checks of '%s' do not hold", broken, r.m.n_checks, r.m.path);
     repro_close(&r);
     return rc;
 }

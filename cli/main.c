@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <locale.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -74,6 +75,7 @@ int main(int argc, char **argv)
     setlocale(LC_ALL, "C");
     prov_set_argv(argc, argv);
     interrupt_install();
+    signal(SIGXFSZ, SIG_IGN); /* a file above the limit is an error with a message, not the end of the process */
     if (argc < 2) {
         usage(stderr);
         return E_USAGE;

@@ -11,9 +11,15 @@
 const struct stage_kind *const stage_kinds[] = {&kind_ruler_gen, &kind_pack, &kind_hidden, &kind_align, &kind_select, &kind_search, &kind_distill, &kind_ruler, &kind_lmeval, &kind_landscape, &kind_passkey, &kind_infer};
 const size_t n_stage_kinds = ARRAY_LEN(stage_kinds);
 
+static int locate(const char *path, char dst[1024])
+{
+    struct err ignored = ERR_INIT;
+    return cli_bundled(dst, path, &ignored);
+}
+
 void registry_init(struct registry *r, struct env *env)
 {
-    *r = (struct registry){.kinds = stage_kinds, .n = n_stage_kinds, .env = env, .report_kinds = report_kinds, .n_report_kinds = n_report_kinds};
+    *r = (struct registry){.locate = locate, .kinds = stage_kinds, .n = n_stage_kinds, .env = env, .report_kinds = report_kinds, .n_report_kinds = n_report_kinds};
 }
 
 int env_backend(struct env *env, struct err *e)
@@ -172,7 +178,7 @@ int cli_stage(const struct stage_kind *k, const char *command, const char *about
             rc = ERR(e, E_USAGE, "--%s: %s", f.name[i], why);
         v[n++] = (struct flag_value){k->params[i].name, canon};
     }
-    struct env env = {.common = &c};
+    struct env env = {.common = &c, .estimate = f.dry_run};
     struct registry reg;
     struct plan p = {0};
     registry_init(&reg, &env);

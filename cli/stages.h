@@ -16,6 +16,8 @@ struct env {
     struct cli_rt rt;
     struct model *teacher;
     char teacher_path[1024];
+    bool estimate; /* plans with FLOPs and memory (dry runs, check) */
+    double rate;   /* FLOP/s for their times, 0 = unknown */
 };
 extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler, kind_lmeval, kind_landscape, kind_passkey, kind_infer;
 extern const struct stage_kind *const stage_kinds[];

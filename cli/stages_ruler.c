@@ -5,6 +5,7 @@
 
 #include "cli/ruler_glue.h"
 #include "cli/stages.h"
+#include "cli/stages_cost.h"
 #include "core/log.h"
 #include "core/rng.h"
 #include "model/cache.h"
@@ -347,4 +348,4 @@ static int ruler_stage(void *ctx, const struct node *n, struct run *r, struct er
     model_close(m);
     return rc ? -1 : 0;
 }
-const struct stage_kind kind_ruler = {.name = "ruler", .about = "RULER predictions and scores", .version = 1, .params = ruler_params, .n_params = ARRAY_LEN(ruler_params), .run = ruler_stage};
+const struct stage_kind kind_ruler = {.name = "ruler", .about = "RULER predictions and scores", .version = 1, .params = ruler_params, .n_params = ARRAY_LEN(ruler_params), .plan = stage_plan, .run = ruler_stage};

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "baselines/trained.h"
+#include "cli/stages_cost.h"
 #include "cli/stages_work.h"
 
 static const char *const method_words[] = {
@@ -196,7 +197,6 @@ static int select_plan(void *ctx, const struct node *n, struct stage_cost *c, st
     const char *id = n->stage->id;
     char path[1024], mp[1024], where[1024];
     struct mcfg cfg;
-    UNUSED(ctx);
     bool scores = node_has(n, "scores");
     c->tokens = scores ? 0 : node_i64(n, "tokens");
     int64_t budget = node_i64(n, "budget");
@@ -216,7 +216,7 @@ static int select_plan(void *ctx, const struct node *n, struct stage_cost *c, st
     if (s == &sel_ga_s2 || s == &sel_gr_s2)
         c->tokens *= cfg.L; /* a distillation for every layer */
     mcfg_free(&cfg);
-    return rc;
+    return rc ? -1 : stage_plan(ctx, n, c, e);
 }
 const struct stage_kind kind_select = {.name = "select", .about = "layers that keep attention, by a selector", .version = 2, .params = select_params, .n_params = ARRAY_LEN(select_params), .by_content = true,
                                        .plan = select_plan, .run = select_stage};

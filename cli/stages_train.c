@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/stages_work.h"
+#include "cli/stages_cost.h"
 #include "core/log.h"
 #include "dash/align.h"
 #include "dash/distill.h"
@@ -27,6 +28,9 @@ static int64_t steps_for(const struct work *w, int64_t tokens, int64_t batch)
     return tokens == 0 ? 0 : MAX((int64_t)1, (int64_t)floor((double)tokens / per_step + 0.5));
 }
 
+/* From so many steps on the held-out loss is looked at every so many steps or more often, and the best checkpoint stands beside the last one. */
+enum { LONG_TRAINING = 200 };
+
 static void train_opts(struct train_opts *o, const struct node *n, const struct work *w, const struct run *r, const char *stage, int64_t tokens, const char *metrics)
 {
     *o = (struct train_opts){.stage = stage, .dir = r->work, .metrics_path = metrics, .batch = node_i64(n, "batch"), .micro = node_i64(n, "micro"), .warmup = node_i64(n, "warmup"),
@@ -35,7 +39,8 @@ static void train_opts(struct train_opts *o, const struct node *n, const struct 
                              .row_lo = w->row_lo, .row_hi = w->row_hi, .ckpt_every = node_i64(n, "ckpt_every"), .log_every = 1};
     o->micro = MIN(o->micro, o->batch);
     o->steps = steps_for(w, tokens, o->batch);
-    o->eval_every = MAX(o->steps / 4, 1);
+    o->keep_best = o->steps >= LONG_TRAINING;
+    o->eval_every = o->keep_best ? MIN(o->steps / 4, LONG_TRAINING) : MAX(o->steps / 4, 1);
 }
 
 /* ---- hidden ---- */
@@ -57,7 +62,7 @@ static int hidden_run(void *ctx, const struct node *n, struct run *r, struct err
     return rc;
 }
 const struct stage_kind kind_hidden = {.name = "hidden", .about = "the teacher's final hidden rows of a shard, once for all searches and distillations", .version = 1, .params = hidden_params,
-                                       .n_params = ARRAY_LEN(hidden_params), .run = hidden_run};
+                                       .n_params = ARRAY_LEN(hidden_params), .plan = stage_plan, .run = hidden_run};
 
 /* ---- align ---- */
 
@@ -73,6 +78,14 @@ static const struct param_spec align_params[] = {
     {.name = "conv", .type = PT_BOOL, .def = "false", .help = "short convolution of 4 taps on q, k, v"},
     {.name = "gate", .type = PT_BOOL, .def = "true", .help = "output gate"},
     P_ROWS, P_SEED, P_CKPT};
+
+static void put_best(struct result *res, const struct train_opts *o, const struct train_result *t)
+{
+    if (!o->keep_best)
+        return;
+    jw_ki64(&res->w, "best_step", t->best_step);
+    jw_kf64(&res->w, "heldout_best", t->best);
+}
 
 static int align_go(struct env *env, const struct node *n, struct run *r, struct work *w, struct err *e)
 {
@@ -91,11 +104,18 @@ static int align_go(struct env *env, const struct node *n, struct run *r, struct
     train_opts(&o.train, n, w, r, "align", node_i64(n, "tokens"), path_join(metrics, r->out, "metrics.tsv"));
     TRY(align_run(w->teacher, w->lin, &w->data, &o, &out, e));
     TRY(linset_save(w->lin, r->out, "float32", e));
+    if (o.train.keep_best) { /* out/best is a set of mixers, too */
+        char best[1024];
+        TRY(mkdir_p(path_join(best, r->out, "best"), e));
+        TRY(train_load_best(w->lin->be, &w->lin->params, r->work, e));
+        TRY(linset_save(w->lin, best, "float32", e));
+    }
     result_begin(&res);
     jw_ki64(&res.w, "tokens", out.train.tokens);
     jw_ki64(&res.w, "steps", out.train.steps);
     jw_kf64(&res.w, "loss_first", out.train.loss_first);
     jw_kf64(&res.w, "loss_last", out.train.loss_last);
+    put_best(&res, &o.train, &out.train);
     jw_kf64(&res.w, "heldout_before", out.train.eval_first[0]);
     jw_kf64(&res.w, "heldout_after", out.train.eval_last[0]);
     for (int64_t l = 0; l < w->teacher->cfg.L; l++) {
@@ -114,15 +134,8 @@ static int align_stage(void *ctx, const struct node *n, struct run *r, struct er
     work_close(&w);
     return rc ? -1 : 0;
 }
-static int tokens_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
-{
-    UNUSED(ctx);
-    UNUSED(e);
-    c->tokens = node_i64(n, "tokens");
-    return 0;
-}
 const struct stage_kind kind_align = {.name = "align", .about = "Stage 1: linear mixers aligned with the teacher's attention", .version = 1, .params = align_params, .n_params = ARRAY_LEN(align_params),
-                                      .plan = tokens_plan, .run = align_stage};
+                                      .plan = stage_plan, .run = align_stage};
 
 /* ---- search ---- */
 
@@ -431,12 +444,8 @@ static int search_stage(void *ctx, const struct node *n, struct run *r, struct e
 
 static int search_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
 {
-    double list[64];
     TRY(search_args(n, e));
-    TRY(tokens_plan(ctx, n, c, e));
-    if (node_has(n, "sweep"))
-        c->tokens *= (int64_t)node_list_f64(n, "sweep", list, ARRAY_LEN(list));
-    return 0;
+    return stage_plan(ctx, n, c, e);
 }
 const struct stage_kind kind_search = {.name = "search", .about = "Stage 2: DASH search; with a budget, seeds and lambdas are tried until the column is filled", .version = 1, .params = search_params,
                                        .n_params = ARRAY_LEN(search_params), .by_content = true, .plan = search_plan, .run = search_stage};
@@ -496,6 +505,11 @@ static int distill_go(struct env *env, const struct node *n, struct run *r, stru
     train_opts(&o.train, n, w, r, "distill", tokens, path_join(path, r->out, "metrics.tsv"));
     TRY(distill_run(*student, w->teacher, &w->data, w->hidden, &o, &out, e));
     TRY(model_save(*student, r->out, "float32", r->key, e));
+    if (o.train.keep_best) {
+        TRY(mkdir_p(path_join(path, r->out, "best"), e));
+        TRY(train_load_best(env->rt.be, &(*student)->params, r->work, e));
+        TRY(model_save(*student, path, "float32", r->key, e));
+    }
     struct str spec = STR_INIT;
     layers_text(kind, (int)w->teacher->cfg.L, &spec);
     result_begin(&res);
@@ -508,6 +522,7 @@ static int distill_go(struct env *env, const struct node *n, struct run *r, stru
     jw_kf64(&res.w, "kl_answers_after", out.after.answers / fmax(out.after.n_answers, 1));
     jw_kf64(&res.w, "loss_first", out.train.loss_first);
     jw_kf64(&res.w, "loss_last", out.train.loss_last);
+    put_best(&res, &o.train, &out.train);
     str_free(&spec);
     return result_save(&res, r, e);
 }
@@ -523,7 +538,7 @@ static int distill_stage(void *ctx, const struct node *n, struct run *r, struct 
     work_close(&w);
     return rc ? -1 : 0;
 }
-const struct stage_kind kind_distill = {.name = "distill", .about = "Stage 3: assemble a hybrid and distil it", .version = 1, .params = distill_params, .n_params = ARRAY_LEN(distill_params), .plan = tokens_plan,
+const struct stage_kind kind_distill = {.name = "distill", .about = "Stage 3: assemble a hybrid and distil it", .version = 1, .params = distill_params, .n_params = ARRAY_LEN(distill_params), .plan = stage_plan,
                                         .run = distill_stage};
 
 /* ---- commands ---- */

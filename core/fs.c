@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -336,6 +337,27 @@ static int remove_at(int dirfd, const char *name, const char *shown, int depth, 
 int remove_tree(const char *path, struct err *e)
 {
     return remove_at(AT_FDCWD, path, path, 0, e);
+}
+
+void tmp_sweep(const char *path, bool deep, bool all)
+{
+    struct names names;
+    struct err ignored = ERR_INIT;
+    if (dir_list(path, &names, &ignored) != 0)
+        return;
+    for (size_t i = 0; i < names.n; i++) {
+        char sub[1024];
+        const char *tag = strstr(names.v[i], ".tmp-");
+        int64_t pid;
+        if (strlen(path) + strlen(names.v[i]) + 2 > sizeof sub)
+            continue;
+        path_join(sub, path, names.v[i]);
+        if (deep && dir_exists(sub))
+            tmp_sweep(sub, deep, all);
+        else if (tag && parse_i64(tag + 5, &pid) && pid > 0 && (all || (kill((pid_t)pid, 0) != 0 && errno == ESRCH)))
+            unlink(sub);
+    }
+    names_free(&names);
 }
 
 static int by_name(const void *a, const void *b)

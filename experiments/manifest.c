@@ -634,6 +634,82 @@ static int read_base(struct reader *r, const struct ydoc *doc, int depth, struct
     return rc;
 }
 
+static bool is_report(const struct manifest *m, const char *name)
+{
+    for (size_t i = 0; i < m->n_reports; i++)
+        if (!strncmp(m->reports[i].name, name, strlen(m->reports[i].name)) && (!name[strlen(m->reports[i].name)] || name[strlen(m->reports[i].name)] == '-')) /* NAME, or a table beside it: NAME-detail */
+            return true;
+    return false;
+}
+
+/* A number of a check: *has whether it is there. */
+static void check_number(struct reader *r, const struct ynode *map, const char *key, double *v, bool *has)
+{
+    const struct ynode *n = y_get(map, key);
+    *has = false;
+    if (!n)
+        return;
+    const char *s = scalar(r, n, key);
+    if (s && !parse_f64(s, v))
+        y_problem(r->pr, n, "'%s': '%.60s' is not a finite number", key, s);
+    *has = true;
+}
+
+static void read_check(struct reader *r, struct check *c, const struct ynode *n)
+{
+    struct {
+        const char *key, **dst;
+    } text[] = {{"table", &c->table}, {"row", &c->row}, {"column", &c->column}, {"above", &c->above}, {"against", &c->against}};
+    bool within;
+    *c = (struct check){0};
+    for (size_t i = 0; i < ARRAY_LEN(text); i++) {
+        const struct ynode *v = y_get(n, text[i].key);
+        const char *s = v ? scalar(r, v, text[i].key) : NULL;
+        *text[i].dst = s ? s : "";
+    }
+    check_number(r, n, "min", &c->min, &c->has_min);
+    check_number(r, n, "max", &c->max, &c->has_max);
+    check_number(r, n, "within", &c->within, &within);
+    if (!is_report(r->m, c->table))
+        y_problem(r->pr, n, "a check needs 'table', the name of a report of this manifest%s%s%s", *c->table ? "; there is no '" : "", c->table, *c->table ? "'" : "");
+    if (*c->against ? !within || c->within < 0 || *c->row || *c->column || *c->above || c->has_min || c->has_max
+                    : !*c->row || !*c->column || within || !(c->has_min || c->has_max || *c->above))
+        y_problem(r->pr, n, "a check is {table, row, column, min and/or max and/or above} or {table, against, within}");
+    if (c->has_min && c->has_max && c->min > c->max)
+        y_problem(r->pr, n, "'min' %g is above 'max' %g", c->min, c->max);
+}
+
+static void read_checks(struct reader *r, const struct ynode *n)
+{
+    static const char *const keys[] = {"table", "row", "column", "min", "max", "above", "against", "within", "scale"};
+    if (!n)
+        return;
+    if (n->kind != Y_SEQ) {
+        y_problem(r->pr, n, "'checks' must be a list");
+        return;
+    }
+    r->m->checks = arena_array(&r->m->arena, n->n, sizeof *r->m->checks);
+    for (size_t i = 0; r->m->checks && i < n->n; i++) {
+        const struct ynode *v = n->item[i];
+        if (v->kind != Y_MAP) {
+            y_problem(r->pr, v, "a check must be a map");
+            continue;
+        }
+        allow_keys(r, v, keys, ARRAY_LEN(keys), "a check");
+        const struct ynode *sc = y_get(v, "scale");
+        const char *scale = sc ? scalar(r, sc, "'scale'") : NULL;
+        bool known = !scale;
+        for (size_t k = 0; scale && scale_words[k]; k++)
+            known = known || !strcmp(scale_words[k], scale);
+        if (!known)
+            y_problem(r->pr, sc, "unknown scale '%.60s'; there are ci, tiny, small and paper", scale);
+        struct check c;
+        read_check(r, &c, v);
+        if (!scale || !strcmp(scale, r->m->scale))
+            r->m->checks[r->m->n_checks++] = c;
+    }
+}
+
 static void read_all(struct reader *r, const struct ynode *root)
 {
     struct manifest *m = r->m;
@@ -652,9 +728,9 @@ static void read_all(struct reader *r, const struct ynode *root)
         y_problem(r->pr, root, "'name' is needed: lower-case letters, digits and '-'");
     m->title = m->title ? m->title : m->name;
     m->caption = y_get(root, "caption") ? scalar(r, y_get(root, "caption"), "'caption'") : "";
-    m->checks = y_get(root, "checks");
     read_parts(r, root, y_get(root, "base") == NULL);
     read_reports(r, y_get(root, "reports"));
+    read_checks(r, y_get(root, "checks"));
 }
 
 int manifest_load(struct manifest *m, const char *path, const char *scale, const struct registry *reg, struct err *e)
@@ -726,7 +802,7 @@ void manifest_schema(struct str *out, const struct registry *reg)
     str_puts(out, "dash: 1                 # schema version\nname, title, caption    # text; the caption may stand in a scale\nbase: FILE              # a manifest beside this one whose inputs, scales and stages come first\n"
                   "inputs: {NAME: {path: P, sha256: H}}\nscales: {ci|tiny|small|paper: {STAGE.parameter: value, inputs.NAME: path, skip: [STAGE], caption: text}}\n"
                   "stages: [{id, kind, label, matrix: {parameter: [values]}, points: [{parameter: value}], ...}]\n"
-                  "reports: [{kind, name, title, ...}]\nchecks: [{cell: NAME, min: X, max: Y}]\n\nreport kinds:");
+                  "reports: [{kind, name, title, ...}]\nchecks: [{table: REPORT, row: ROW or BLOCK/ROW, column: NAME, min: X, max: Y, above: ROW}, {table: REPORT, against: FILE.tsv, within: X}]   # each may have scale: NAME\n\nreport kinds:");
     for (size_t i = 0; i < reg->n_report_kinds; i++)
         str_printf(out, " %s", reg->report_kinds[i]);
     str_puts(out, "\n");

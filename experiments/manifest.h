@@ -47,6 +47,8 @@ struct registry {
     /* Report kinds that the caller can make (names checked in the manifest). */
     const char *const *report_kinds;
     size_t n_report_kinds;
+    /* Where a path that a manifest names lies when it is not below the current folder (bundled files): 0 and dst, or -1. May be NULL. */
+    int (*locate)(const char *path, char dst[1024]);
 };
 const struct stage_kind *registry_find(const struct registry *r, const char *name);
 
@@ -76,6 +78,11 @@ struct input {
     const char *name, *path, *sha256; /* sha256 "" = not pinned */
     const struct ynode *at;
 };
+struct check { /* experiments/checks.h says what they mean; "" = not given */
+    const char *table, *row, *column, *above, *against;
+    bool has_min, has_max;
+    double min, max, within;
+};
 struct manifest {
     struct arena arena;
     struct ydoc doc;
@@ -86,7 +93,8 @@ struct manifest {
     size_t n_stages;
     struct report *reports;
     size_t n_reports;
-    const struct ynode *checks;
+    struct check *checks; /* those of this scale */
+    size_t n_checks;
 };
 
 /* Reads and types a manifest at one scale. All its errors at once (E_USAGE). */

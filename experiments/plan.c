@@ -428,6 +428,8 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
     const struct input *in = find_input(p->m, n->value[i], strlen(n->value[i]));
     const char *path = in ? in->path : n->value[i];
     char hex[65], where[1024];
+    if (!in && ps->type == PT_PATH && p->m && p->reg->locate && !file_exists(path) && !dir_exists(path) && p->reg->locate(path, where) == 0)
+        path = arena_strdup(&p->arena, where);
     n->path[i] = path;
     if (file_exists(path_join(where, path, "OUTPUTS"))) { /* a run directory given by flag */
         struct str s = STR_INIT;

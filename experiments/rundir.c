@@ -95,6 +95,37 @@ static int check_schema(const char *dir, struct err *e)
     return rc;
 }
 
+/* Empties a run's folder but for the lock, OUTPUTS first and key.txt last: killed in between, it is never taken for complete or for another run. */
+static int clear_run(const char *dir, struct err *e)
+{
+    struct names names;
+    char path[1024];
+    TRY(remove_tree(path_join(path, dir, "OUTPUTS"), e));
+    TRY(dir_list(dir, &names, e));
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < names.n; i++)
+        if (strcmp(names.v[i], "LOCK") && strcmp(names.v[i], "key.txt"))
+            rc = remove_tree(path_join(path, dir, names.v[i]), e);
+    names_free(&names);
+    return rc ? -1 : remove_tree(path_join(path, dir, "key.txt"), e);
+}
+
+/* Under the lock: clears what is not to be kept, makes the folders, writes what names the run. */
+static int begin_run(struct run *r, const char *key_text, const char *stage_yaml, bool force, struct err *e)
+{
+    char path[1024];
+    enum run_state st = run_state(r->dir, r->key);
+    if (st == RUN_OTHER && !force)
+        return ERR(e, E_USAGE, "'%s' holds a run made with other parameters (compare its key.txt); give another folder or --force", r->dir);
+    if (st == RUN_OTHER || (st == RUN_COMPLETE && force))
+        TRY(clear_run(r->dir, e));
+    TRY(mkdir_p(r->out, e));
+    TRY(mkdir_p(r->work, e));
+    r->before_s = run_seconds(r->dir);
+    TRY(file_write(run_file(path, r, "stage.yaml"), stage_yaml, strlen(stage_yaml), e));
+    return file_write(run_file(path, r, "key.txt"), key_text, strlen(key_text), e);
+}
+
 int run_open(struct run *r, const char *dir, const char *key_text, const char *stage_yaml, bool force, struct err *e)
 {
     *r = (struct run){.t0 = now_s(), .t0_unix = (double)time(NULL)};
@@ -106,17 +137,11 @@ int run_open(struct run *r, const char *dir, const char *key_text, const char *s
     run_key(key_text, r->key);
     char path[1024];
     TRY(check_schema(dir, e));
-    enum run_state st = run_state(dir, r->key);
-    if (st == RUN_OTHER && !force)
+    if (run_state(dir, r->key) == RUN_OTHER && !force) /* before anything is written there */
         return ERR(e, E_USAGE, "'%s' holds a run made with other parameters (compare its key.txt); give another folder or --force", dir);
-    if (st == RUN_OTHER || (st == RUN_COMPLETE && force))
-        TRY(remove_tree(dir, e));
-    TRY(mkdir_p(r->out, e));
-    TRY(mkdir_p(r->work, e));
+    TRY(mkdir_p(dir, e));
     TRY(lock_take(run_file(path, r, "LOCK"), e));
-    r->before_s = run_seconds(dir);
-    if (file_write(run_file(path, r, "stage.yaml"), stage_yaml, strlen(stage_yaml), e) != 0 ||
-        file_write(run_file(path, r, "key.txt"), key_text, strlen(key_text), e) != 0) {
+    if (begin_run(r, key_text, stage_yaml, force, e) != 0) {
         lock_drop(run_file(path, r, "LOCK"));
         return -1;
     }
@@ -140,8 +165,7 @@ static int hash_tree(const char *dir, const char *rel, struct str *out, struct e
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < names.n; i++) {
         char sub[1024];
-        if (!strstr(names.v[i], ".tmp-"))
-            rc = hash_tree(dir, path_join(sub, rel, names.v[i]), out, e);
+        rc = hash_tree(dir, path_join(sub, rel, names.v[i]), out, e);
     }
     names_free(&names);
     return rc;
@@ -151,6 +175,7 @@ int run_commit(struct run *r, const char *result, struct err *e)
 {
     char path[1024];
     struct str s = STR_INIT;
+    tmp_sweep(r->dir, true, true); /* the lock is ours: no other writer lives */
     int rc = file_write(run_file(path, r, "RESULT"), result, strlen(result), e) || write_timing(r, e) ||
              prov_save(run_file(path, r, "provenance.json"), r->t0_unix, (double)time(NULL), 0, e) || remove_tree(r->work, e) ||
              hash_tree(r->dir, "RESULT", &s, e) || hash_tree(r->dir, "key.txt", &s, e) || hash_tree(r->dir, "out", &s, e) || hash_tree(r->dir, "stage.yaml", &s, e) ||
@@ -159,6 +184,16 @@ int run_commit(struct run *r, const char *result, struct err *e)
     log_tee(NULL);
     lock_drop(run_file(path, r, "LOCK"));
     return rc ? -1 : 0;
+}
+
+void run_tidy(const char *dir)
+{
+    char lock[1024];
+    struct err ignored = ERR_INIT;
+    if (!file_exists(path_join(lock, dir, "LOCK")) || lock_take(lock, &ignored) != 0)
+        return;
+    tmp_sweep(dir, true, true);
+    lock_drop(lock);
 }
 
 void run_abort(struct run *r, int exit_code)

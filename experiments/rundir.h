@@ -30,6 +30,8 @@ enum run_state run_state(const char *dir, const char *key);
 int run_open(struct run *r, const char *dir, const char *key_text, const char *stage_yaml, bool force, struct err *e);
 /* Hashes, writes RESULT and OUTPUTS, timing and provenance, removes work/, drops the lock. */
 int run_commit(struct run *r, const char *result, struct err *e);
+/* After a kill between the last rename and the end of run_commit: drops a stale lock and temporary files of a complete run. A live lock is left alone. */
+void run_tidy(const char *dir);
 /* Keeps what is there (resumable), records the time spent, drops the lock. */
 void run_abort(struct run *r, int exit_code);
 /* Checks every file against OUTPUTS: E_CHECK naming the first that differs or is missing; E_INPUT when the run is not complete. */

@@ -73,6 +73,7 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
     if (rc == 0 && !known)
         rc = ERR(&ne, E_INPUT, "an input of stage '%s' does not exist (see 'dashlab check')", n->stage->id);
     if (rc == 0 && n->state == RUN_COMPLETE && !o->force) {
+        run_tidy(n->dir);
         s->up_to_date++;
         return 0;
     }
@@ -175,6 +176,27 @@ static void print_dot(const struct plan *p, struct str *out)
     str_puts(out, "}\n");
 }
 
+/* What is not estimated is a dash. */
+static void print_cost(const struct stage_cost *c, struct str *out)
+{
+    if (c->tokens)
+        str_printf(out, " %10" PRId64, c->tokens);
+    else
+        str_puts(out, "          -");
+    if (c->flops > 0)
+        str_printf(out, " %12.3g", c->flops);
+    else
+        str_puts(out, "            -");
+    if (c->memory_bytes > 0)
+        str_printf(out, " %6.2f GiB", c->memory_bytes / (1 << 30));
+    else
+        str_puts(out, "          -");
+    if (c->seconds > 0)
+        str_printf(out, " %8.0fs\n", c->seconds);
+    else
+        str_puts(out, "         -\n");
+}
+
 void plan_print(const struct plan *p, bool dot, struct str *out)
 {
     if (dot) {
@@ -183,16 +205,12 @@ void plan_print(const struct plan *p, bool dot, struct str *out)
     }
     double flops = 0, tokens = 0, seconds = 0, mem = 0;
     int done = 0, shared = 0, todo = 0;
-    str_printf(out, "%-20s %-34s %-8s %-12s %10s %12s %9s %9s\n", "stage", "point", "state", "key", "tokens", "FLOP", "memory", "time");
+    str_printf(out, "%-20s %-34s %-8s %-12s %10s %12s %10s %9s\n", "stage", "point", "state", "key", "tokens", "FLOP", "memory", "time");
     for (size_t i = 0; i < p->n; i++) {
         const struct node *n = p->nodes[i];
         bool own = first_with_key(p, i);
-        str_printf(out, "%-20s %-34.34s %-8s %-12.12s %10" PRId64 " %12.3g %6.2f GiB", n->stage->id, n->point, own ? state_word(n) : "shared", n->key[0] ? n->key : "-", n->cost.tokens, n->cost.flops,
-                   n->cost.memory_bytes / (1 << 30));
-        if (n->cost.seconds > 0)
-            str_printf(out, " %8.0fs\n", n->cost.seconds);
-        else
-            str_puts(out, "       -\n");
+        str_printf(out, "%-20s %-34.34s %-8s %-12.12s", n->stage->id, n->point, own ? state_word(n) : "shared", n->key[0] ? n->key : "-");
+        print_cost(&n->cost, out);
         shared += !own;
         done += own && n->state == RUN_COMPLETE;
         mem = MAX(mem, n->cost.memory_bytes);

@@ -72,8 +72,8 @@ void mixer_bwd(const struct mx *c, const struct mixer *x, struct view h, struct 
     x->type->bwd(&own, x, h, dy, dh, false, NO_VIEW, sv);
 }
 
-int mixer_plan(const struct mixer *x, const struct backend *like, int64_t rows, int32_t seqs, size_t *keep_bytes, size_t *tmp_bytes,
-               struct err *e)
+/* Forward and backward on a backend that does nothing, as if every parameter were trainable. */
+static int dry(const struct mixer *x, const struct backend *like, int64_t rows, int32_t seqs, bool want_dh, size_t *keep_bytes, size_t *tmp_bytes, double *flops, struct err *e)
 {
     struct backend null;
     struct batch b;
@@ -97,13 +97,27 @@ int mixer_plan(const struct mixer *x, const struct backend *like, int64_t rows, 
             x->p[i]->trainable = true;
         }
     mixer_fwd(&c, x, h, y, &sv);
-    mixer_bwd(&c, x, h, y, dh, &sv);
+    mixer_bwd(&c, x, h, y, want_dh ? dh : NO_VIEW, &sv);
     for (int i = 0; i < MIXER_MAX_PARAMS; i++)
         if (x->p[i])
             x->p[i]->trainable = was[i];
     *keep_bytes = keep.peak_bytes;
     *tmp_bytes = tmp.peak_bytes;
+    *flops = null.flops;
     int rc = be_sync(&null, e);
     batch_close(&b);
     return rc;
+}
+
+int mixer_plan(const struct mixer *x, const struct backend *like, int64_t rows, int32_t seqs, size_t *keep_bytes, size_t *tmp_bytes,
+               struct err *e)
+{
+    double flops;
+    return dry(x, like, rows, seqs, true, keep_bytes, tmp_bytes, &flops, e);
+}
+
+int mixer_flops(const struct mixer *x, const struct backend *like, int64_t T, double *flops, struct err *e)
+{
+    size_t keep, tmp;
+    return dry(x, like, T, 1, false, &keep, &tmp, flops, e);
 }

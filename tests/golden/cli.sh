@@ -57,6 +57,11 @@ for c in reproduce model ppl data align search select distill ruler lmeval bench
     run 0 help "$c"
     prints "usage: dashlab $c"; quiet err
 done
+run 0 help align
+checks=$((checks + 1))
+case $out in *"--help "*"[on"*) failed=$((failed + 1)); echo "help shows what was parsed in place of defaults" ;; esac
+prints "[l2norm]"
+run 0 align --loss mse --help; prints "[l2norm]" # the default, not what stands before --help
 run 0 --version; quiet err
 checks=$((checks + 1))
 [[ $out =~ ^dashlab\ [0-9]+\.[0-9]+\.[0-9]+\ \([0-9a-z]+(,\ modified)?,\ .+\)$ ]] || { failed=$((failed + 1)); echo "--version: '$out'"; }
@@ -83,7 +88,7 @@ run 2 distill --model experiments/tiny/teacher --out "$work/x"; says "is needed"
 # --- manifests ---
 for scale in ci tiny; do
     run 0 check experiments/table1.yaml --scale $scale
-    prints "scale $scale:"; prints "valid"; prints "input teacher"; quiet err
+    prints "scale $scale:"; prints "valid"; prints "input teacher"; prints "memory: at most "; quiet err
 done
 run 0 check --schema
 prints "dash: 1"; prints "kind: distill (version"; prints "kind: search (version"; prints "report kinds: selectors"
@@ -136,10 +141,34 @@ says "'show' of report kind 'operators' is one of: counts grid"; says "has no ke
 
 # --- --dry-run writes nothing ---
 run 0 reproduce experiments/table1.yaml --scale ci --dry-run --runs "$work/runs" --out "$work/results"
-prints "to run"; prints "waits"
+prints "to run"; prints "waits"; prints " FLOP, at most "; prints "(half of this machine's matrix product, measured now)"
+run 0 reproduce experiments/table1.yaml --scale tiny --dry-run --gflops 100 --runs "$work/runs" --out "$work/results"
+prints "times at 100 GFLOP/s"
+# a stage that trains, searches or evaluates has FLOPs, memory and a time
+checks=$((checks + 1))
+bare=$(grep -E '^(hidden|align|dash-2|hybrid|eval|lm-ppl|act-mse) ' "$work/out" | grep -v -E '  [0-9]+ +[0-9.]+e\+[0-9]+ +[0-9]+\.[0-9]+ GiB +[0-9]+s$' | grep -v shared)
+[ -z "$bare" ] || { failed=$((failed + 1)); printf 'no estimate:\n%s\n' "$bare"; }
 run 0 reproduce experiments/table1.yaml --scale ci --dry-run --format dot --runs "$work/runs"
 prints 'digraph "table1"'
 [ ! -e "$work/runs" ] && [ ! -e "$work/results" ] || { failed=$((failed + 1)); echo "--dry-run wrote something"; }
+
+# --- a stage that fails gives its exit code; what does not need it is made ---
+cat >"$work/fails.yaml" <<'END'
+dash: 1
+name: fails
+inputs:
+  teacher: {path: experiments/tiny/teacher}
+  nowhere: {path: no/such/teacher}
+stages:
+  - {id: bad, kind: select, method: custom, layers: "99", model: teacher}
+  - {id: good, kind: select, method: uniform, model: teacher, budget: 3}
+  - {id: absent, kind: select, method: uniform, model: nowhere, budget: 3}
+END
+run 2 reproduce "$work/fails.yaml" --runs "$work/fruns" --out "$work/fresults"
+says "'99' is not a layer"; says "2 of 3 stages failed"; prints "1 ran"
+run 0 reproduce "$work/fails.yaml" --only good --runs "$work/fruns" --out "$work/fresults"; prints "1 up to date"
+run 3 reproduce "$work/fails.yaml" --only absent --runs "$work/fruns" --out "$work/fresults"; says "does not exist"
+rm -rf "$work/fruns" "$work/fresults"
 
 # --- lists ---
 run 0 select --list; quiet err

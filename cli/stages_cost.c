@@ -1,0 +1,354 @@
+/* Estimates for --dry-run and check. */
+#include "cli/stages_cost.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dash/stream.h"
+#include "kernels/bench.h"
+
+/* ---- the models of a node on a counting backend ---- */
+
+struct shapes {
+    struct backend be;
+    struct model *full, *lin; /* the teacher; the same with every layer linear */
+    struct linset set;        /* of lin's mixers; its parameters are lin's */
+    int64_t T;                /* row length */
+    double unreal;            /* bytes counted for `lin` that no stage allocates: all but the mixers */
+};
+
+static int no_values(void *ctx, const struct param *p, float *w, struct err *e)
+{
+    UNUSED(ctx);
+    UNUSED(p);
+    UNUSED(w);
+    UNUSED(e);
+    return 0;
+}
+
+static void shapes_close(struct shapes *s)
+{
+    free(s->set.mixer);
+    model_close(s->lin);
+    model_close(s->full);
+    *s = (struct shapes){0};
+}
+
+/* Every layer linear, as Stage 1 makes it from this teacher. */
+static void make_linear(struct mcfg *c, bool conv, bool gate)
+{
+    for (int64_t l = 0; l < c->L; l++) {
+        c->mixer[l] = MIX_GDN;
+        c->window[l] = 0;
+    }
+    c->layout = LAYOUT_FLA;
+    c->gdn = (struct mcfg_gdn){.heads = c->H, .v_heads = c->H, .head_k_dim = c->head_dim, .head_v_dim = c->head_dim, .conv_size = conv ? 4 : 0, .use_gate = gate, .norm_eps = 1e-6};
+}
+
+static bool setting_is(const struct node *n, const char *name, const char *value)
+{
+    const char *s = node_setting(n, name);
+    return s && !strcmp(s, value);
+}
+
+static int64_t setting_i64(const struct node *n, const char *name, int64_t otherwise)
+{
+    const char *s = node_setting(n, name);
+    int64_t v;
+    return s && parse_i64(s, &v) ? v : otherwise;
+}
+
+/* The path of the teacher: a node's own `model` if that is an input, else that of what it refers to. "" when it is not there. */
+static void teacher_of(const struct node *n, char path[1024])
+{
+    path[0] = 0;
+    for (size_t i = 0; i < n->kind->n_params; i++) {
+        if (strcmp(n->kind->params[i].name, "model"))
+            continue;
+        if (n->ref[i] && n->ref[i][0])
+            teacher_of(n->ref[i][0], path);
+        else if (n->path[i])
+            model_path(n->path[i], path);
+    }
+}
+
+/* 1 = made, 0 = the model is not there or not readable (its run will say why), -1 = error. */
+static int shapes_open(struct shapes *s, const struct node *n, struct err *e)
+{
+    static const struct backend like = {.act = DT_F32, .stat = DT_F32, .determinism = "strict"};
+    char path[1024];
+    struct mcfg c, lc;
+    struct err ignored = ERR_INIT;
+    *s = (struct shapes){.T = setting_i64(n, "seq", 1024)};
+    teacher_of(n, path);
+    if (!*path || mcfg_load(&c, path, &ignored) != 0)
+        return 0;
+    backend_count(&s->be, &like);
+    int rc = model_new(&s->full, &s->be, &c, no_values, NULL, e);
+    if (rc == 0)
+        rc = mcfg_copy(&lc, &c, e);
+    if (rc == 0) {
+        int64_t before = s->be.mem_used_bytes;
+        make_linear(&lc, setting_is(n, "conv", "true"), !setting_is(n, "gate", "false"));
+        rc = model_new(&s->lin, &s->be, &lc, no_values, NULL, e);
+        s->unreal = (double)(s->be.mem_used_bytes - before);
+        mcfg_free(&lc);
+    }
+    if (rc == 0) {
+        s->set = (struct linset){.be = &s->be, .cfg = s->lin->cfg, .mixer = calloc((size_t)c.L, sizeof(struct mixer))};
+        rc = s->set.mixer ? 0 : err_nomem(e, (size_t)c.L * sizeof(struct mixer), "an estimate");
+    }
+    for (int64_t l = 0; rc == 0 && l < c.L; l++)
+        s->set.mixer[l] = *s->lin->layer[l].lin;
+    for (size_t i = 0; rc == 0 && i < s->lin->params.n; i++)
+        s->unreal -= s->lin->params.v[i]->group == PG_MIXER ? (double)s->lin->params.v[i]->n * 4 : 0;
+    mcfg_free(&c);
+    if (rc != 0)
+        shapes_close(s);
+    return rc ? -1 : 1;
+}
+
+/* ---- costs of passes ---- */
+
+/* FLOPs of one row: forward alone, or with backward. */
+static double pass(const struct model *m, int64_t T, bool backward, bool wgrad)
+{
+    struct err ignored = ERR_INIT;
+    double f = 0;
+    return model_flops(m, 1, T, backward, wgrad, &f, &ignored) == 0 ? f : 0;
+}
+
+/* KL of one row against the teacher through both heads. */
+static double head(const struct model *m, int64_t T, bool grad, bool head_grad)
+{
+    struct view v = {(void *)(uintptr_t)64, DT_F32, 0}, none = NO_VIEW;
+    struct op_head_kl op = {.dhs = grad ? v : none, .dws = head_grad ? v : none, .rows = T, .dim = m->cfg.d, .vocab = m->cfg.N};
+    return cost_head_kl(&op).flops;
+}
+
+/* A hybrid with K Full layers, evenly spread: what is known before a choice is made. */
+static int hybrid(struct model **out, struct shapes *s, const struct node *n, bool copy, struct err *e)
+{
+    unsigned ops[MCFG_MAX_LAYERS];
+    int64_t L = s->full->cfg.L, K = setting_i64(n, "budget", L / 4);
+    for (int64_t l = 0; l < L; l++)
+        ops[l] = (l + 1) * K / L > l * K / L ? MIX_BIT(MIX_FULL) : MIX_BIT(MIX_GDN);
+    struct assemble_opts ao = {.ops = ops, .window = setting_i64(n, "window", 128), .copy = copy};
+    return model_assemble(out, s->full, &s->set, &ao, e);
+}
+
+/* ---- kinds ---- */
+
+static double gen_tokens(const struct node *n)
+{
+    int64_t len[64];
+    double sum = 0, tasks = 0;
+    size_t k = node_list_i64(n, "lengths", len, ARRAY_LEN(len));
+    for (size_t i = 0; i < k; i++)
+        sum += (double)len[i];
+    for (const char *s = node_str(n, "tasks"); *s; s += strcspn(s, ","), s += *s == ',')
+        tasks++;
+    if (tasks == 0)
+        tasks = strcmp(node_str(n, "flavour"), "compact") ? 13 : 11;
+    return sum * tasks * (double)node_i64(n, "samples");
+}
+
+/* Tokens of the data that a node works on: a shard or samples. */
+static double data_tokens(const struct node *n)
+{
+    if (!n)
+        return 0;
+    if (!strcmp(n->kind->name, "ruler-gen"))
+        return gen_tokens(n);
+    if (strcmp(n->kind->name, "pack"))
+        return 0;
+    double sum = 0;
+    for (size_t i = 0; i < n->kind->n_params; i++)
+        for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
+            sum += data_tokens(n->ref[i][k]);
+    if (sum == 0)
+        return (double)(node_i64(n, "text_rows") * node_i64(n, "seq"));
+    return node_has(n, "text") ? sum / (1 - MIN(node_f64(n, "text_share"), 0.99)) : sum;
+}
+
+/* Whether a select run sweeps over the layers with rows of a shard. */
+static bool sweeps(const struct node *n)
+{
+    return node_has(n, "data") && !node_has(n, "scores") && (!strcmp(node_str(n, "method"), "lm-ppl") || !strcmp(node_str(n, "method"), "act-mse"));
+}
+
+static double tokens_of(const struct node *n)
+{
+    const char *kind = n->kind->name;
+    double list[64];
+    if (!strcmp(kind, "align") || !strcmp(kind, "search") || !strcmp(kind, "distill"))
+        return (double)node_i64(n, "tokens") * (!strcmp(kind, "search") && node_has(n, "sweep") ? (double)node_list_f64(n, "sweep", list, ARRAY_LEN(list)) : 1);
+    if (!strcmp(kind, "hidden") || !strcmp(kind, "ruler"))
+        return data_tokens(node_ref(n, "data"));
+    if (!strcmp(kind, "select") && sweeps(n))
+        return (double)(node_i64(n, "rows") * setting_i64(n, "seq", 1024));
+    return 0;
+}
+
+/* Allocations of one KL stream of `micro` rows, with the activations of a student. */
+static int stream_memory(struct shapes *s, struct model *student, int64_t micro, bool cached, bool train, bool wgrad, struct err *e)
+{
+    struct shard shard = {.seq = s->T, .vocab = s->full->cfg.N};
+    struct hcache cache = {0};
+    struct stream st;
+    struct acts a = {0};
+    struct acts_opts ao = {.rows = micro * s->T, .seqs = (int32_t)micro, .train = train, .wgrad = wgrad};
+    if (train && wgrad)
+        TRY(params_alloc(&student->params, true, true, e));
+    TRY(stream_open(&st, &s->be, &shard, s->full, cached ? &cache : NULL, micro, 1, e));
+    int rc = student ? acts_open(&a, student, &ao, e) : 0;
+    if (a.layer)
+        acts_close(&a);
+    stream_close(&st);
+    return rc;
+}
+
+static int align_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
+{
+    double mix = 0;
+    int64_t micro = MIN(node_i64(n, "micro"), node_i64(n, "batch")), R = micro * s->T;
+    size_t keep = 0, tmp = 0, k, t;
+    struct acts a;
+    struct acts_opts ao = {.rows = R, .seqs = (int32_t)micro};
+    for (int64_t l = 0; l < s->full->cfg.L; l++) {
+        double f = 0;
+        TRY(mixer_plan(&s->set.mixer[l], &s->be, R, (int32_t)micro, &k, &t, e));
+        TRY(mixer_flops(&s->set.mixer[l], &s->be, s->T, &f, e));
+        keep = MAX(keep, k);
+        tmp = MAX(tmp, t);
+        mix += f;
+    }
+    c->flops = rows * (pass(s->full, s->T, false, false) + mix);
+    TRY(acts_open(&a, s->full, &ao, e));
+    double mixers = 0; /* weights stand in mem_used; gradient and two moments */
+    for (size_t i = 0; i < s->lin->params.n; i++)
+        mixers += s->lin->params.v[i]->group == PG_MIXER ? (double)s->lin->params.v[i]->n * 4 : 0;
+    c->memory_bytes = (double)s->be.mem_used_bytes + (double)(keep + tmp) + 3 * mixers + 8.0 * (double)R * (double)s->full->cfg.d;
+    acts_close(&a);
+    return 0;
+}
+
+static int search_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
+{
+    unsigned ops[MCFG_MAX_LAYERS];
+    bool three = setting_is(n, "ops", "full,window,linear");
+    struct model *super;
+    for (int64_t l = 0; l < s->full->cfg.L; l++)
+        ops[l] = MIX_BIT(MIX_FULL) | MIX_BIT(MIX_GDN) | (three ? MIX_BIT(MIX_WINDOW) : 0);
+    struct assemble_opts ao = {.ops = ops, .window = node_i64(n, "window")};
+    TRY(model_assemble(&super, s->full, &s->set, &ao, e));
+    c->flops = rows * (pass(super, s->T, true, false) + head(s->full, s->T, true, false) + (node_has(n, "hidden") ? 0 : pass(s->full, s->T, false, false)));
+    int rc = stream_memory(s, super, node_i64(n, "micro"), node_has(n, "hidden"), true, false, e);
+    c->memory_bytes = (double)s->be.mem_peak_bytes;
+    model_close(super);
+    return rc;
+}
+
+static int distill_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
+{
+    struct model *m;
+    bool train = node_i64(n, "tokens") > 0;
+    TRY(hybrid(&m, s, n, true, e));
+    params_set_trainable(&m->params, -1, train);
+    c->flops = rows * (pass(m, s->T, true, true) + head(s->full, s->T, true, true) + (node_has(n, "hidden") ? 0 : pass(s->full, s->T, false, false)));
+    int rc = stream_memory(s, m, MIN(node_i64(n, "micro"), node_i64(n, "batch")), node_has(n, "hidden"), train, train, e);
+    c->memory_bytes = (double)s->be.mem_peak_bytes;
+    model_close(m);
+    return rc;
+}
+
+/* The teacher's forward over rows, once with each layer's mixer left out; the sweep begins at that layer, so half of a forward on average. */
+static int select_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
+{
+    double L = (double)s->full->cfg.L;
+    if (!sweeps(n))
+        return 0; /* not estimated */
+    c->flops = rows * (pass(s->full, s->T, false, false) * (1 + (L + 1) / 2) + head(s->full, s->T, false, false) * (L + 1));
+    TRY(stream_memory(s, s->full, node_i64(n, "micro"), node_has(n, "hidden"), false, false, e));
+    c->memory_bytes = (double)s->be.mem_peak_bytes + L * (double)(node_i64(n, "micro") * s->T * s->full->cfg.d) * 4;
+    return 0;
+}
+
+static int hidden_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
+{
+    c->flops = rows * pass(s->full, s->T, false, false);
+    TRY(stream_memory(s, NULL, node_i64(n, "micro"), false, false, false, e));
+    c->memory_bytes = (double)s->be.mem_peak_bytes;
+    return 0;
+}
+
+/* Prompts are read twice: to decode from, and with the reference answer for its likelihood. Memory: weights, caches of a batch, a prefill of 2048 rows. */
+static int ruler_cost(struct shapes *s, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    int64_t len[64], longest = 0;
+    const struct node *data = node_ref(n, "data");
+    size_t k = data ? node_list_i64(data, "lengths", len, ARRAY_LEN(len)) : 0;
+    for (size_t i = 0; i < k; i++)
+        longest = MAX(longest, len[i]);
+    if (!longest)
+        return 0;
+    struct model *m = NULL;
+    bool own = node_ref(n, "model") != NULL;
+    if (own)
+        TRY(hybrid(&m, s, n, false, e));
+    else
+        m = s->full;
+    struct acts a;
+    struct acts_opts ao = {.rows = MAX((int64_t)2048, longest), .seqs = (int32_t)node_i64(n, "batch")};
+    c->flops = 2 * (double)c->tokens / (double)longest * pass(m, longest, false, false);
+    int rc = acts_open(&a, m, &ao, e);
+    c->memory_bytes = (double)s->be.mem_used_bytes + (double)cache_bytes(m, (int32_t)node_i64(n, "batch"), longest);
+    if (rc == 0)
+        acts_close(&a);
+    if (own)
+        model_close(m);
+    return rc;
+}
+
+int stage_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    const struct env *env = ctx;
+    const char *kind = n->kind->name;
+    struct shapes s;
+    double tokens = tokens_of(n);
+    if (tokens > 0) /* else what the kind's own hook said: methods that train */
+        c->tokens = (int64_t)tokens;
+    if (!env || !env->estimate || c->tokens == 0)
+        return 0;
+    int have = shapes_open(&s, n, e);
+    if (have <= 0)
+        return have;
+    double rows = (double)c->tokens / (double)s.T;
+    int rc = !strcmp(kind, "align")     ? align_cost(&s, n, rows, c, e)
+             : !strcmp(kind, "search")  ? search_cost(&s, n, rows, c, e)
+             : !strcmp(kind, "distill") ? distill_cost(&s, n, rows, c, e)
+             : !strcmp(kind, "select")  ? select_cost(&s, n, rows, c, e)
+             : !strcmp(kind, "hidden")  ? hidden_cost(&s, n, rows, c, e)
+             : !strcmp(kind, "ruler")   ? ruler_cost(&s, n, c, e)
+                                        : 0;
+    c->memory_bytes = MAX(c->memory_bytes - s.unreal, 0);
+    shapes_close(&s);
+    if (env->rate > 0)
+        c->seconds = c->flops / env->rate;
+    return rc;
+}
+
+static void take_row(void *ctx, const struct bench_row *r)
+{
+    *(double *)ctx = r->gflops * 1e9;
+}
+
+int cost_rate(struct env *env, double *rate, struct err *e)
+{
+    struct bench_opts o = {.op = "gemm", .shape = "m=512,n=1536,k=576", .seconds = 0.1, .no_check = true};
+    double gemm = 0;
+    TRY(env_backend(env, e));
+    TRY(bench_op(env->rt.be, &o, NULL, NULL, take_row, &gemm, e));
+    *rate = COST_SHARE * gemm;
+    return 0;
+}
