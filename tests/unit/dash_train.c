@@ -1,5 +1,5 @@
 /*
- * Stages 1 and 3 on a tiny random model: the loss goes down, a training that is interrupted after every single step ends with the bits of an unbroken one, the best checkpoint is the one of the least held-out loss, and a
+ * Stages 1 to 3 on a tiny random model: the loss goes down, a training or search that is interrupted after every single step ends with the bits of an unbroken one, the best checkpoint is the one of the least held-out loss, and a
  * weight that is not a number stops the training with stage, step, layer and tensor named and the last good checkpoint kept.
  */
 #include <math.h>
@@ -13,6 +13,7 @@
 #include "core/rng.h"
 #include "dash/align.h"
 #include "dash/distill.h"
+#include "dash/search.h"
 #include "model/st.h"
 #include "tests/test.h"
 
@@ -149,7 +150,18 @@ static void test_loss_goes_down(void)
     }
 }
 
-/* A child that was told to stop before it began: one step, a checkpoint, E_INTERRUPTED. */
+static int search(const char *dir, struct search_result *out, struct err *why)
+{
+    struct setup s;
+    open_all(&s);
+    struct search_opts o = {.window_op = true, .window = 8, .lambda = 0.1, .steps = STEPS, .micro = 2, .accumulate = 2, .anneal = ANNEAL_LINEAR, .t_hi = 1, .t_lo = 0.1, .lr = 0.1, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8,
+                            .alpha_init_std = 0.1, .tau = 1, .seed = 5, .row_hi = ROWS - HELDOUT, .heldout = HELDOUT, .ckpt_every = 1};
+    int rc = search_run(s.teacher, s.lin, &s.data, NULL, &o, dir, out, why);
+    close_all(&s);
+    return rc;
+}
+
+/* A child that was told to stop before it began: one step, a checkpoint, E_INTERRUPTED. KINDS: a search. */
 static void one_step(enum which w, const char *dir)
 {
     fflush(stdout);
@@ -160,7 +172,8 @@ static void one_step(enum which w, const char *dir)
         char hex[65];
         interrupt_install();
         raise(SIGTERM);
-        int rc = train(w, dir, STEPS, -1, false, hex, &r, &why);
+        struct search_result sr;
+        int rc = w == KINDS ? search(dir, &sr, &why) : train(w, dir, STEPS, -1, false, hex, &r, &why);
         _exit(rc != 0 && why.code == E_INTERRUPTED && strstr(why.msg, "run the same command again") ? 0 : 1);
     }
     int status = 0;
@@ -189,10 +202,28 @@ static void test_resume(enum which w)
     CHECK_OK(train(w, broken, STEPS, -1, false, got, &b, e));
     CHECK_STR(got, want);
     CHECK(same_file(whole, broken, "last.safetensors") && same_file(whole, broken, "best.safetensors") && same_file(whole, broken, "metrics.tsv"));
-    CHECK(a.loss_first == b.loss_first && a.loss_last == b.loss_last && a.eval_first[0] == b.eval_first[0] && a.eval_last[0] == b.eval_last[0] && a.tokens == b.tokens);
+    CHECK(a.loss_first == b.loss_first && a.loss_last == b.loss_last && a.eval_first[0] == b.eval_first[0] && a.eval_last[0] == b.eval_last[0] && a.tokens == b.tokens && a.flops == b.flops);
     CHECK(a.best == b.best && a.best_step == b.best_step);
     CHECK_OK(train(w, broken, STEPS, -1, false, got, &b, e)); /* once more: nothing is trained again */
     CHECK_STR(got, want);
+}
+
+static void test_resume_search(void)
+{
+    char whole[1024], broken[1024];
+    struct search_result a, b;
+    folder(whole, "search-whole");
+    folder(broken, "search-broken");
+    CHECK_OK(search(whole, &a, e));
+    for (int i = 0; i + 1 < STEPS; i++)
+        one_step(KINDS, broken);
+    CHECK_OK(search(broken, &b, e));
+    CHECK(same_file(whole, broken, "state.tsv") && same_file(whole, broken, "log.tsv"));
+    CHECK(!memcmp(a.sel.kind, b.sel.kind, sizeof a.sel.kind) && !memcmp(a.sel.p, b.sel.p, sizeof a.sel.p) && a.tokens == b.tokens);
+    CHECK(a.soft.all == b.soft.all && a.argmax.all == b.argmax.all && a.argmax_full0.answers == b.argmax_full0.answers);
+    CHECK(a.flops == b.flops && a.flops_forward == b.flops_forward && a.flops > a.flops_forward && a.flops_forward > 0);
+    CHECK_OK(search(broken, &b, e)); /* once more: searched already, evaluated again, counted once */
+    CHECK(a.flops == b.flops && a.flops_forward == b.flops_forward);
 }
 
 /* The best held-out value is the least of those in metrics.tsv, and best.safetensors holds the weights of that step. */
@@ -278,6 +309,7 @@ int main(void)
     test_loss_goes_down();
     for (enum which w = 0; w < KINDS; w++)
         test_resume(w);
+    test_resume_search();
     test_best();
     test_not_a_number();
     CHECK_OK(remove_tree(root, e));
