@@ -347,8 +347,10 @@ void tmp_sweep(const char *path, bool deep, bool all)
         return;
     for (size_t i = 0; i < names.n; i++) {
         char sub[1024];
-        const char *tag = strstr(names.v[i], ".tmp-");
+        const char *tag = NULL; /* the last: a temporary file may be that of another one */
         int64_t pid;
+        for (const char *p = names.v[i]; (p = strstr(p, ".tmp-")) != NULL; p++)
+            tag = p;
         if (strlen(path) + strlen(names.v[i]) + 2 > sizeof sub)
             continue;
         path_join(sub, path, names.v[i]);

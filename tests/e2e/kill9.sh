@@ -15,10 +15,10 @@ start() { # DIR THREADS: in the background; pid
     "$bin" reproduce $manifest --runs "$tmp/$1/runs" --out "$tmp/$1/results" --threads "$2" --quiet >"$tmp/$1.out" 2>"$tmp/$1.err" &
     pid=$!
 }
-# Everything that is to be the same: all but times, hosts, logs, and the tables with a time column (their .det.tsv has none).
+# Everything that is to be the same: all but times, hosts, logs, the tables with a time column (their .det.tsv has none) and the page that shows those.
 tree() {
-    (cd "$1" && find . -type f ! -name timing.json ! -name provenance.json ! -name log.txt ! -path './results/*/kill.txt' ! -path './results/*/kill.md' ! -path './results/*/kill.tex' \
-        ! -path './results/*/kill.tsv' | LC_ALL=C sort | xargs sha256sum)
+    (cd "$1" && find . -name '*.det.tsv' | sed 's/\.det\.tsv$//' | while read -r t; do printf '%s\n' "$t".{txt,md,html,tex,tsv}; done >"$tmp/timed"
+        find . -type f ! -name timing.json ! -name provenance.json ! -name log.txt ! -path './results/index.*' | LC_ALL=C sort | grep -v -x -F -f "$tmp/timed" | xargs sha256sum)
 }
 wait_for() { # PATTERN: until a file of the killed tree matches, or the process ends
     while kill -0 "$pid" 2>/dev/null; do
