@@ -32,7 +32,7 @@ check: all
 	@cd $(BUILD) && ctest --output-on-failure -j 1
 
 check-asan: ensure-deps
-	@cmake --preset asan -G Ninja >/dev/null && cmake --build build-asan -j $(JOBS) && cd build-asan && ctest --output-on-failure -R '^unit/(core|data_shard|dash_gates|experiments|lmeval_read|ops_check|readers|reports|selection|tok)'
+	@cmake --preset asan -G Ninja >/dev/null && cmake --build build-asan -j $(JOBS) && cd build-asan && ctest --output-on-failure -R '^unit/(core|data_shard|dash_gates|experiments|lmeval_(read|score)|ops_check|readers|reports|selection|tok)'
 
 check-tsan: ensure-deps
 	@cmake --preset tsan -G Ninja >/dev/null && cmake --build build-tsan -j $(JOBS) --target tsan_programs && cd build-tsan && ctest --output-on-failure -L tsan

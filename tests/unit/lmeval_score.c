@@ -197,24 +197,23 @@ static struct model *open_model(const char *path, int threads, struct backend **
 }
 
 /* Bundled documents of two tasks, and a set with continuations of 1, 2 and 3 tokens of which one begins another. */
-static void make_set(const struct model *m, struct lme_docs docs[3], struct lme_set *s)
+static void make_set(const struct model *m, struct lme_docs docs[3], struct lme_set part[3], struct lme_set *s)
 {
     static const int32_t ctx[6] = {5, 6, 7, 8, 9, 10}, a[3] = {20, 21, 22}, b[2] = {20, 23};
     struct lme_prompts p = LME_PROMPTS_INIT;
     struct lme_encode_opts eo = {.prefix = -1};
     struct lme_encoder *x;
     struct lme_pick pick;
-    struct lme_set one;
     p.limit = 5;
     CHECK_OK(lme_pick_tasks("arc_challenge,winogrande,mmlu_anatomy", &pick, e));
     CHECK_OK(lme_encoder_open(&x, m->tok, &eo, e));
     *s = (struct lme_set){0};
     for (int i = 0; i < 3; i++) {
         CHECK_OK(lme_load(pick.task[i], LME_EVAL, "lmeval/data", &docs[i], e));
-        CHECK_OK(lme_set_make(pick.task[i], &docs[i], NULL, &p, x, &one, e));
-        s->req = realloc(s->req, (size_t)(s->n + one.n + 8) * sizeof *s->req);
-        memcpy(s->req + s->n, one.req, (size_t)one.n * sizeof *one.req);
-        s->n += one.n; /* the ids stay in the arena of `one`, which lives as long as the program */
+        CHECK_OK(lme_set_make(pick.task[i], &docs[i], NULL, &p, x, &part[i], e));
+        s->req = realloc(s->req, (size_t)(s->n + part[i].n + 8) * sizeof *s->req);
+        memcpy(s->req + s->n, part[i].req, (size_t)part[i].n * sizeof *s->req);
+        s->n += part[i].n; /* the ids stay in the parts */
     }
     s->req[s->n++] = (struct lme_req){.ctx = ctx, .n_ctx = 6, .cont = a, .n_cont = 3};
     s->req[s->n++] = (struct lme_req){.ctx = ctx, .n_ctx = 6, .cont = a, .n_cont = 2};
@@ -325,17 +324,22 @@ static void scoring(void)
     struct pool *pool, *pool2;
     struct backend *be, *be2;
     struct lme_docs docs[3];
-    struct lme_set s;
+    struct lme_set part[3], s;
     struct model *m = open_model("experiments/tiny/teacher", 1, &be, &pool), *m2 = open_model("experiments/tiny/teacher", 2, &be2, &pool2);
     if (!m || !m2) {
         CHECK(m && m2);
         return;
     }
-    make_set(m, docs, &s);
+    make_set(m, docs, part, &s);
     check_model("tree against whole requests", m, m2, &s);
     struct model *h = hybrid_of(m), *h2 = hybrid_of(m2);
     if (h && h2)
         check_model("the same, a hybrid", h, h2, &s);
+    for (int i = 0; i < 3; i++) {
+        lme_set_free(&part[i]);
+        lme_docs_free(&docs[i]);
+    }
+    free(s.req);
     model_close(h);
     model_close(h2);
     model_close(m);
