@@ -202,7 +202,9 @@ static int figure(const struct sel_data *d, const struct report *rep, const char
         return err_nomem(e, sizeof *pt, "a figure");
     for (size_t i = 0; i < d->n; i++) {
         const struct sel_entry *x = &d->e[i];
-        if (x->failed || x->asked == 0 || x->beside || isnan(x->mean))
+        const char *variant = node_result(d->p, x->sel, "variant");
+        bool shown = !x->beside || (x->unfilled && !(variant && *variant)); /* the axis is the realised budget: a set that fills no column has its place */
+        if (x->failed || x->asked == 0 || !shown || isnan(x->mean))
             continue;
         size_t k = 0;
         while (k < n && strcmp(s[k].label, x->label))
