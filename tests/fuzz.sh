@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.." || exit 2
 command -v clang >/dev/null || { echo "SKIPPED: fuzzing needs clang and its runtime (Debian: clang libclang-rt-14-dev)"; exit 77; }
 log=$(mktemp -d) || exit 4
 trap 'rm -rf "$log"' EXIT
+echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d == 0 && n; }' >"$log/probe.c"
+clang -fsanitize=fuzzer,address "$log/probe.c" -o "$log/probe" 2>/dev/null || { echo "SKIPPED: clang cannot link a fuzzer here (Debian: libclang-rt-14-dev)"; exit 77; }
 { cmake --preset fuzz -G Ninja && cmake --build build-fuzz -j "$(nproc)" --target fuzz_programs; } >"$log/build" 2>&1 || { tail -n 20 "$log/build"; exit 4; }
 one() { # TARGET: its line; leaves LOG/TARGET.failed behind when it failed
     local name=$1 t=build-fuzz/fuzz_$1 work=$log/$1.work seeds=tests/fuzz/seeds/$1
