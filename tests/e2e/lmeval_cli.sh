@@ -134,6 +134,11 @@ code 3 "$bin" lmeval run --model $m --tasks arc_easy --data "$tmp/d" --quiet --o
 code 0 "$bin" lmeval run --model $m --tasks arc_easy --data "$tmp/d" --max-length 64 --out "$tmp/z"; says "cut from the left"
 grep -q '"truncated_requests": [1-9]' "$tmp/z/results.json" || bad "truncated requests are not counted"
 code 1 "$bin" data verify "$tmp/d"; says "differ"
+# a benchmark's own folder: its train.jsonl is not read as another's
+mkdir -p "$tmp/own/piqa"
+cp lmeval/data/piqa/valid.jsonl "$tmp/own/piqa/train.jsonl"
+cp lmeval/data/piqa/valid-labels.lst "$tmp/own/piqa/train-labels.lst"
+code 1 "$bin" data verify "$tmp/own/piqa"; prints "0 files as expected, 1 that differ, 121 missing"
 code 0 "$bin" data list; prints "arc_easy"; prints "people.eecs.berkeley.edu"
 code 0 "$bin" ppl --model $m --file README.md --rule nonoverlap --max-tokens 200 --quiet
 printf ' \n = One = \n \n Some text , here . \n = = Part = = \n more \n = Two = \n the end \n' >"$tmp/wiki"
