@@ -1,4 +1,5 @@
-/* Forward sweeps of a model with one layer changed: zeroed, restored or converted. Layers before it are not computed again: the sweep goes on from the kept residual stream. */
+/* Forward sweeps of a model with one layer changed: zeroed, restored or converted. Layers before it are not computed again: the sweep
+ * goes on from the kept residual stream. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +68,8 @@ static void keep(void *ctx, int64_t i, struct view x)
         be_copy(k->be, view_at(k->x, i * k->each, x.n), x);
 }
 
-int ablation_sweep(struct ablation *a, int (*measure)(void *, struct ablation *, int, struct view, double *, struct err *), void *ctx, double *per_layer, double *base, struct err *e)
+int ablation_sweep(struct ablation *a, int (*measure)(void *, struct ablation *, int, struct view, double *, struct err *), void *ctx,
+                   double *per_layer, double *base, struct err *e)
 {
     const struct select_input *in = a->in;
     struct model *t = a->m;

@@ -1,4 +1,5 @@
-/* Act-MSE: mean squared change of the final hidden state when a layer's mixer output is zero [selectors.md B.4, proposed: after the final norm]. */
+/* Act-MSE: mean squared change of the final hidden state when a layer's mixer output is zero [selectors.md B.4, proposed: after the
+ * final norm]. */
 #include <stdlib.h>
 
 #include "baselines/selector.h"
@@ -24,7 +25,8 @@ static int measure(void *ctx, struct ablation *a, int layer, struct view hidden,
         TRY(put_f32(in->be, view_at(c->w, 0, R), c->host, e));
         return be_sync(in->be, e);
     }
-    be_align_loss(in->be, &(struct op_align_loss){.loss = view_at(c->loss, 0, R), .s = view_at(hidden, 0, R * D), .t = view_at(c->base, 0, R * D), .w = view_at(c->w, 0, R), .rows = R, .dim = D,
+    be_align_loss(in->be, &(struct op_align_loss){.loss = view_at(c->loss, 0, R), .s = view_at(hidden, 0, R * D),
+                                                  .t = view_at(c->base, 0, R * D), .w = view_at(c->w, 0, R), .rows = R, .dim = D,
                                                   .squared = true});
     TRY(get_f32(in->be, c->host, view_at(c->loss, 0, R), e));
     TRY(be_sync(in->be, e));
@@ -43,8 +45,8 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     c.host = malloc((size_t)R * sizeof *c.host);
     int rc = c.host ? 0 : err_nomem(e, (size_t)R * sizeof *c.host, "losses");
     if (rc == 0)
-        rc = be_view(in->be, in->be->act, R * D, &c.base, e) || be_view(in->be, in->be->stat, R, &c.loss, e) || be_view(in->be, in->be->stat, R, &c.w, e) ||
-             ablation_sweep(&a, measure, &c, out->score, &base, e);
+        rc = be_view(in->be, in->be->act, R * D, &c.base, e) || be_view(in->be, in->be->stat, R, &c.loss, e) ||
+            be_view(in->be, in->be->stat, R, &c.w, e) || ablation_sweep(&a, measure, &c, out->score, &base, e);
     for (int l = 0; rc == 0 && l < in->layers; l++)
         out->score[l] = c.count > 0 ? out->score[l] / c.count : 0;
     be_view_free(in->be, &c.base);
@@ -59,5 +61,8 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return rc ? -1 : 0;
 }
 
-const struct selector sel_act_mse = {.name = "act-mse", .title = "Act-MSE", .about = "squared change of the final hidden state when the layer's mixer is zeroed", .needs = "teacher, data",
-                                     .cost = "L+1 forward sweeps", .source = "GA-S2 row; definition proposed here", .certain = false, .needs_teacher = true, .needs_data = true, .version = 1, .pick = pick};
+const struct selector sel_act_mse = {.name = "act-mse", .title = "Act-MSE",
+                                     .about = "squared change of the final hidden state when the layer's mixer is zeroed",
+                                     .needs = "teacher, data", .cost = "L+1 forward sweeps",
+                                     .source = "GA-S2 row; definition proposed here", .certain = false, .needs_teacher = true,
+                                     .needs_data = true, .version = 1, .pick = pick};

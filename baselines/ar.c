@@ -1,4 +1,5 @@
-/* AR: 50 keys from the tokenizer with a digit each; the sum of three is asked for. Right: the sum stands in the answer as a substring [selectors.md B.2; one-digit sums match easily]. */
+/* AR: 50 keys from the tokenizer with a digit each; the sum of three is asked for. Right: the sum stands in the answer as a substring
+ * [selectors.md B.2; one-digit sums match easily]. */
 #include <string.h>
 
 #include "baselines/ar.h"
@@ -7,7 +8,8 @@ int ar_keys(struct probe_gen *g, const char *name, const char *key[AR_PAIRS], st
 {
     size_t at[AR_PAIRS];
     if (g->keys.n < AR_PAIRS)
-        return ERR(e, E_INPUT, "probe '%s': the tokenizer has %zu entries of three and more letters, %d are needed", name, g->keys.n, AR_PAIRS);
+        return ERR(e, E_INPUT, "probe '%s': the tokenizer has %zu entries of three and more letters, %d are needed", name, g->keys.n,
+                   AR_PAIRS);
     TRY(probe_sample(g, g->keys.n, AR_PAIRS, at, e));
     for (int i = 0; i < AR_PAIRS; i++)
         key[i] = g->keys.v[at[i]];
@@ -52,5 +54,7 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return probe_pick(&probe_ar, in, out, e);
 }
 
-const struct selector sel_ar = {.name = "ar", .title = "AR", .about = "loss of associative recall (sum of three values) when the layer's mixer is zeroed", .needs = "teacher with tokenizer",
-                                .cost = "L+1 generation runs", .source = "GA-S2 code; greedy decoding", .certain = true, .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};
+const struct selector sel_ar = {.name = "ar", .title = "AR",
+                                .about = "loss of associative recall (sum of three values) when the layer's mixer is zeroed",
+                                .needs = "teacher with tokenizer", .cost = "L+1 generation runs", .source = "GA-S2 code; greedy decoding",
+                                .certain = true, .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};

@@ -1,6 +1,7 @@
 /*
- * AR-MH: as AR, but a key may be an alias of another: with probability 0.4 each key in turn stands for an earlier key of depth at most 1 (depth d drawn with weight d+1), so values are up to two hops away.
- * When no key of depth 2 came about, two keys are rewired to make one. At least one of the three keys asked for is an alias [selectors.md B.2].
+ * AR-MH: as AR, but a key may be an alias of another: with probability 0.4 each key in turn stands for an earlier key of depth at most 1
+ * (depth d drawn with weight d+1), so values are up to two hops away. When no key of depth 2 came about, two keys are rewired to make
+ * one. At least one of the three keys asked for is an alias [selectors.md B.2].
  */
 #include <string.h>
 
@@ -113,5 +114,8 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return probe_pick(&probe_ar_mh, in, out, e);
 }
 
-const struct selector sel_ar_mh = {.name = "ar-mh", .title = "AR-MH", .about = "loss of multi-hop associative recall when the layer's mixer is zeroed", .needs = "teacher with tokenizer",
-                                   .cost = "L+1 generation runs", .source = "GA-S2 code; greedy decoding", .certain = true, .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};
+const struct selector sel_ar_mh = {.name = "ar-mh", .title = "AR-MH",
+                                   .about = "loss of multi-hop associative recall when the layer's mixer is zeroed",
+                                   .needs = "teacher with tokenizer", .cost = "L+1 generation runs",
+                                   .source = "GA-S2 code; greedy decoding", .certain = true, .needs_teacher = true, .needs_tokenizer = true,
+                                   .version = 1, .pick = pick};

@@ -1,6 +1,6 @@
 /*
- * Avg-S1, Avg-S2: the mean of a GA run's and a GR run's ranks, rank 0 = kept first; the K smallest are kept [selectors.md B.9]. Equal means: the GA rank decides, then the lower index (proposed); ties_at_cut
- * counts layers left out with the mean of the last one kept.
+ * Avg-S1, Avg-S2: the mean of a GA run's and a GR run's ranks, rank 0 = kept first; the K smallest are kept [selectors.md B.9]. Equal
+ * means: the GA rank decides, then the lower index (proposed); ties_at_cut counts layers left out with the mean of the last one kept.
  */
 #include <stdio.h>
 #include <string.h>
@@ -78,7 +78,9 @@ static int pick_s2(const struct select_input *in, struct selection *out, struct 
     return average(in, out, "avg-s2", "ga-s2", "gr-s2", e);
 }
 
-const struct selector sel_avg_s1 = {.name = "avg-s1", .title = "Avg-S1", .about = "mean of GA-S1's and GR-S1's ranks", .needs = "a GA-S1 and a GR-S1 run", .cost = "theirs", .source = "DASH App. C.1",
-                                    .certain = true, .version = 1, .pick = pick_s1};
-const struct selector sel_avg_s2 = {.name = "avg-s2", .title = "Avg-S2", .about = "mean of GA-S2's and GR-S2's ranks", .needs = "a GA-S2 and a GR-S2 run", .cost = "theirs", .source = "DASH App. C.1",
-                                    .certain = true, .version = 1, .pick = pick_s2};
+const struct selector sel_avg_s1 = {.name = "avg-s1", .title = "Avg-S1", .about = "mean of GA-S1's and GR-S1's ranks",
+                                    .needs = "a GA-S1 and a GR-S1 run", .cost = "theirs", .source = "DASH App. C.1", .certain = true,
+                                    .version = 1, .pick = pick_s1};
+const struct selector sel_avg_s2 = {.name = "avg-s2", .title = "Avg-S2", .about = "mean of GA-S2's and GR-S2's ranks",
+                                    .needs = "a GA-S2 and a GR-S2 run", .cost = "theirs", .source = "DASH App. C.1", .certain = true,
+                                    .version = 1, .pick = pick_s2};

@@ -12,4 +12,5 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return 0;
 }
 
-const struct selector sel_custom = {.name = "custom", .title = "Custom", .about = "the user's own set (--layers SPEC)", .needs = "nothing", .cost = "none", .source = "user", .certain = true, .version = 1, .pick = pick};
+const struct selector sel_custom = {.name = "custom", .title = "Custom", .about = "the user's own set (--layers SPEC)", .needs = "nothing",
+                                    .cost = "none", .source = "user", .certain = true, .version = 1, .pick = pick};

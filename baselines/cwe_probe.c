@@ -1,6 +1,7 @@
 /*
- * CWE: 10 words twice and 100 words once, shuffled, from a pool of 126 synthetic words (aa .. zz, aa1 ..); the ten most common are asked for. Right: the first ten distinct listed words of the answer, cut at
- * "Explanation", are the ten, as a set [selectors.md B.2; "listed" read as: a word that stands in the prompt's list].
+ * CWE: 10 words twice and 100 words once, shuffled, from a pool of 126 synthetic words (aa .. zz, aa1 ..); the ten most common are asked
+ * for. Right: the first ten distinct listed words of the answer, cut at "Explanation", are the ten, as a set [selectors.md B.2; "listed"
+ * read as: a word that stands in the prompt's list].
  */
 #include <string.h>
 
@@ -32,7 +33,8 @@ static int make(struct probe_gen *g, struct str *text, struct probe_prompt *p, s
     }
     list_sort_unique(&p->listed);
     TRY(probe_sample(g, LISTED, LISTED, order, e));
-    str_puts(text, "Below is a numbered list of words. Some of them appear more often than others. Memorize the ones that appear most often.\n");
+    str_puts(text, "Below is a numbered list of words. Some of them appear more often than others. Memorize the ones that appear most "
+             "often.\n");
     for (size_t i = 0; i < LISTED; i++) {
         pool_word(list[order[i]], z);
         str_printf(text, "%zu. %s%c", i + 1, z, i + 1 < LISTED ? ' ' : '\n');
@@ -73,12 +75,14 @@ static double right(const struct probe_prompt *p, const char *text, size_t n)
     return got == COMMON;
 }
 
-const struct probe probe_cwe = {.name = "cwe", .stream = 0x637765, .make = make, .right = right, .ruler = {"cwe", K_CWE, 120, " Answer: T", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0}};
+const struct probe probe_cwe = {.name = "cwe", .stream = 0x637765, .make = make, .right = right,
+                                .ruler = {"cwe", K_CWE, 120, " Answer: T", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0}};
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
 {
     return probe_pick(&probe_cwe, in, out, e);
 }
 
-const struct selector sel_cwe = {.name = "cwe", .title = "CWE", .about = "loss of common-word extraction when the layer's mixer is zeroed", .needs = "teacher with tokenizer", .cost = "L+1 generation runs",
-                                 .source = "GA-S2 code; greedy decoding", .certain = true, .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};
+const struct selector sel_cwe = {.name = "cwe", .title = "CWE", .about = "loss of common-word extraction when the layer's mixer is zeroed",
+                                 .needs = "teacher with tokenizer", .cost = "L+1 generation runs", .source = "GA-S2 code; greedy decoding",
+                                 .certain = true, .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};

@@ -1,7 +1,9 @@
 /*
- * FlashMorph: one gate a layer between attention (1) and its linear mixer (0), trained jointly on retrieval data with a pull towards linear; the K largest gates stay Full [selectors.md B.10]. Proposed where the
- * source is silent: the mixture's own stream feeds the next layer, targets come from a pass of the teacher alone, gates are clamped to 0..1 after every update, Adam 0.9/0.95 without decay, cosine from the learning
- * rate to a tenth of it. Answer positions are those whose next token belongs to an answer; rows without an answer are not used.
+ * FlashMorph: one gate a layer between attention (1) and its linear mixer (0), trained jointly on retrieval data with a pull towards
+ * linear; the K largest gates stay Full [selectors.md B.10]. Proposed where the source is silent: the mixture's own stream feeds the
+ * next layer, targets come from a pass of the teacher alone, gates are clamped to 0..1 after every update, Adam 0.9/0.95 without decay,
+ * cosine from the learning rate to a tenth of it. Answer positions are those whose next token belongs to an answer; rows without an
+ * answer are not used.
  */
 #include <math.h>
 #include <stdio.h>
@@ -34,8 +36,9 @@ static void compare(void *ctx, int64_t l, struct view h, struct view y)
     struct morph *m = ctx;
     int64_t R = m->batch.seqs.rows;
     UNUSED(h);
-    be_align_loss(m->be, &(struct op_align_loss){.loss = view_at(m->loss, 0, R), .ds = m->grad ? view_at(m->ds, 0, R * m->D) : NO_VIEW, .s = view_at(y, 0, R * m->D), .t = target_of(m, l),
-                                                 .w = view_at(m->w, 0, R), .rows = R, .dim = m->D, .squared = true});
+    be_align_loss(m->be, &(struct op_align_loss){.loss = view_at(m->loss, 0, R), .ds = m->grad ? view_at(m->ds, 0, R * m->D) : NO_VIEW,
+                                                 .s = view_at(y, 0, R * m->D), .t = target_of(m, l), .w = view_at(m->w, 0, R), .rows = R,
+                                                 .dim = m->D, .squared = true});
     if (get_f64(m->be, m->host, view_at(m->loss, 0, R), &m->hook_err) != 0)
         return;
     for (int64_t r = 0; r < R; r++)
@@ -51,14 +54,16 @@ static bool inject(void *ctx, int64_t l, struct view dy)
     return true;
 }
 
-int morph_open(struct morph *m, struct model *teacher, const struct linset *lin, const struct shard *shard, int64_t micro, double gate_weight, struct err *e)
+int morph_open(struct morph *m, struct model *teacher, const struct linset *lin, const struct shard *shard, int64_t micro,
+               double gate_weight, struct err *e)
 {
     unsigned ops[MAX_LAYERS];
     struct backend *be = teacher->be;
     int64_t R = micro * shard->seq, L = teacher->cfg.L, D = teacher->cfg.d;
     *m = (struct morph){.be = be, .shard = shard, .teacher = teacher, .max_rows = R, .L = L, .D = D, .gate_weight = gate_weight};
     if (shard->vocab > teacher->cfg.N)
-        return ERR(e, E_INPUT, "'%s' was made for a vocabulary of %" PRId64 ", the model has %" PRId64, shard->dir, shard->vocab, teacher->cfg.N);
+        return ERR(e, E_INPUT, "'%s' was made for a vocabulary of %" PRId64 ", the model has %" PRId64, shard->dir, shard->vocab,
+                   teacher->cfg.N);
     for (int64_t l = 0; l < L; l++)
         ops[l] = MIX_BIT(MIX_FULL) | MIX_BIT(MIX_GDN);
     struct acts_opts ta = {.rows = R, .seqs = (int32_t)micro}, sa = {.rows = R, .seqs = (int32_t)micro, .train = true};
@@ -66,9 +71,11 @@ int morph_open(struct morph *m, struct model *teacher, const struct linset *lin,
     m->weight = malloc((size_t)R * sizeof *m->weight);
     int rc = m->host && m->weight ? 0 : err_nomem(e, (size_t)R * 12, "losses");
     if (rc == 0)
-        rc = model_assemble(&m->super, teacher, lin, &(struct assemble_opts){.ops = ops}, e) || batch_open(&m->batch, be, R, (int32_t)micro, e) || acts_open(&m->t_acts, teacher, &ta, e) ||
-             acts_open(&m->s_acts, m->super, &sa, e) || be_view(be, be->act, L * R * D, &m->target, e) || be_view(be, be->act, R * D, &m->ds, e) || be_view(be, be->stat, R, &m->w, e) ||
-             be_view(be, be->stat, R, &m->loss, e) || be_view(be, be->stat, L * MIX_N_KINDS, &m->dp, e);
+        rc = model_assemble(&m->super, teacher, lin, &(struct assemble_opts){.ops = ops}, e) ||
+            batch_open(&m->batch, be, R, (int32_t)micro, e) || acts_open(&m->t_acts, teacher, &ta, e) ||
+            acts_open(&m->s_acts, m->super, &sa, e) || be_view(be, be->act, L * R * D, &m->target, e) ||
+            be_view(be, be->act, R * D, &m->ds, e) || be_view(be, be->stat, R, &m->w, e) || be_view(be, be->stat, R, &m->loss, e) ||
+            be_view(be, be->stat, L * MIX_N_KINDS, &m->dp, e);
     if (rc != 0)
         morph_close(m);
     return rc ? -1 : 0;
@@ -115,7 +122,8 @@ static int set_rows(struct morph *m, const int64_t *rows, int n, double position
     return put_f32(m->be, view_at(m->w, 0, m->batch.seqs.rows), m->weight, e);
 }
 
-int morph_gradient(struct morph *m, const int64_t *rows, int n, double positions, const double *gate, double *loss, double *grad, struct err *e)
+int morph_gradient(struct morph *m, const int64_t *rows, int n, double positions, const double *gate, double *loss, double *grad,
+                   struct err *e)
 {
     struct view hidden;
     double dp[MAX_LAYERS * MIX_N_KINDS];
@@ -180,7 +188,8 @@ static int save(struct tuner *t, struct err *e)
     if (!t->in->work_dir)
         return 0;
     TRY(file_write(path_join(path, t->in->work_dir, "gates.tsv"), str_c(&t->log), t->log.len, e));
-    str_printf(&s, "%" PRId64 " %" PRId64 " %" PRId64 " %a %a\n", t->step, t->tokens, t->m.L, t->flops + t->in->be->flops, t->forward + t->m.flops_forward);
+    str_printf(&s, "%" PRId64 " %" PRId64 " %" PRId64 " %a %a\n", t->step, t->tokens, t->m.L, t->flops + t->in->be->flops,
+               t->forward + t->m.flops_forward);
     for (int64_t l = 0; l < t->m.L; l++)
         str_printf(&s, "%a %a %a\n", t->a[l], t->m1[l], t->m2[l]);
     int rc = str_ok(&s, "gates", e) || file_write(path_join(path, t->in->work_dir, "gates.state"), str_c(&s), s.len, e);
@@ -264,7 +273,9 @@ static int update(struct tuner *t, struct err *e)
             continue;
         double g = grad[l] + t->m.gate_weight;
         if (!finite_f64(g))
-            return ERR(e, E_NUMERIC, "flashmorph: update %" PRId64 " of %" PRId64 ": the gradient on the gate of layer %" PRId64 " is not finite", t->step + 1, t->steps, l);
+            return ERR(e, E_NUMERIC,
+                       "flashmorph: update %" PRId64 " of %" PRId64 ": the gradient on the gate of layer %" PRId64 " is not finite",
+                       t->step + 1, t->steps, l);
         sum += t->a[l];
         t->m1[l] = 0.9 * t->m1[l] + 0.1 * g;
         t->m2[l] = 0.95 * t->m2[l] + 0.05 * g * g;
@@ -290,9 +301,12 @@ static int open_tuner(struct tuner *t, int64_t row_hi, struct err *e)
             len += in->data->len[r];
         }
     if (with == 0)
-        return ERR(e, E_USAGE, "flashmorph: '%s' has no answer tokens; it needs retrieval data (ruler gen or data passkey, then data pack --ruler)", in->data->dir);
+        return ERR(e, E_USAGE,
+                   "flashmorph: '%s' has no answer tokens; it needs retrieval data (ruler gen or data passkey, then data pack --ruler)",
+                   in->data->dir);
     t->n_rows = with;
-    t->steps = t->t->tokens == 0 ? 0 : MAX((int64_t)1, (int64_t)floor((double)t->t->tokens / (len / (double)with * (double)t->t->batch) + 0.5));
+    t->steps = t->t->tokens == 0 ? 0 : MAX((int64_t)1, (int64_t)floor((double)t->t->tokens / (len / (double)with * (double)t->t->batch) +
+                                               0.5));
     for (int64_t l = 0; l < in->layers; l++)
         t->a[l] = !fixed(t, l);
     TRY(morph_open(&t->m, in->teacher, in->lin, in->data, MIN(in->micro, t->t->batch), t->t->gate_weight, e));
@@ -313,7 +327,9 @@ static int tune(struct tuner *t, struct err *e)
         if (rc == 0 && (last || stop || (t->t->ckpt_every && t->step % t->t->ckpt_every == 0)))
             rc = save(t, e);
         if (rc == 0 && stop)
-            rc = ERR(e, E_INTERRUPTED, "flashmorph: interrupted after update %" PRId64 " of %" PRId64 "; run the same command again to go on", t->step, t->steps);
+            rc = ERR(e, E_INTERRUPTED,
+                     "flashmorph: interrupted after update %" PRId64 " of %" PRId64 "; run the same command again to go on", t->step,
+                     t->steps);
     }
     prog_end(&bar);
     return rc ? -1 : 0;
@@ -345,6 +361,10 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return rc ? -1 : 0;
 }
 
-const struct selector sel_flashmorph = {.name = "flashmorph", .title = "FlashMorph", .about = "gates between attention and linear mixer, trained jointly on answer tokens; the largest stay Full", .needs = "teacher, Stage 1, retrieval data",
-                                        .cost = "gate training (20M tokens published)", .source = "arXiv 2606.30562; stream, clamp and schedule proposed here", .certain = false, .needs_teacher = true, .needs_linear = true,
-                                        .needs_data = true, .trains = true, .version = 1, .pick = pick};
+const struct selector sel_flashmorph = {.name = "flashmorph", .title = "FlashMorph",
+                                        .about = "gates between attention and linear mixer, trained jointly on answer tokens; the largest "
+                                        "stay Full", .needs = "teacher, Stage 1, retrieval data",
+                                        .cost = "gate training (20M tokens published)",
+                                        .source = "arXiv 2606.30562; stream, clamp and schedule proposed here", .certain = false,
+                                        .needs_teacher = true, .needs_linear = true, .needs_data = true, .trains = true, .version = 1,
+                                        .pick = pick};

@@ -1,4 +1,5 @@
-/* GA-S1: all linear with one layer restored, no training; error of the post-mixer hidden states on the student's own stream [selectors.md B.8, proposed]. */
+/* GA-S1: all linear with one layer restored, no training; error of the post-mixer hidden states on the student's own stream
+ * [selectors.md B.8, proposed]. */
 #include "baselines/trained.h"
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
@@ -12,6 +13,8 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return 0;
 }
 
-const struct selector sel_ga_s1 = {.name = "ga-s1", .title = "GA-S1", .about = "error of the hidden states of the all-linear student with the layer restored (low = keep)", .needs = "teacher, Stage 1, data",
-                                 .cost = "L+2 forward sweeps", .source = "GA-S2 row; definition proposed here", .certain = false, .needs_teacher = true, .needs_linear = true, .needs_data = true,
-                                 .version = 1, .pick = pick};
+const struct selector sel_ga_s1 = {.name = "ga-s1", .title = "GA-S1",
+                                   .about = "error of the hidden states of the all-linear student with the layer restored (low = keep)",
+                                   .needs = "teacher, Stage 1, data", .cost = "L+2 forward sweeps",
+                                   .source = "GA-S2 row; definition proposed here", .certain = false, .needs_teacher = true,
+                                   .needs_linear = true, .needs_data = true, .version = 1, .pick = pick};

@@ -1,7 +1,8 @@
 /*
- * HALO: each layer of the teacher in turn becomes its Stage-1 linear mixer, untrained; a large loss of recall R and a small loss of common-sense ability C say keep [selectors.md B.11]. The paper's R is
- * SQuAD, FDA and SWDE, its C HellaSwag and ARC; here the cheap stand-ins: R = mean accuracy of KV, AR and a single needle (with --probe-form ruler all in RULER's templates), C = share of next tokens that are the
- * argmax on the shard.
+ * HALO: each layer of the teacher in turn becomes its Stage-1 linear mixer, untrained; a large loss of recall R and a small loss of
+ * common-sense ability C say keep [selectors.md B.11]. The paper's R is SQuAD, FDA and SWDE, its C HellaSwag and ARC; here the cheap
+ * stand-ins: R = mean accuracy of KV, AR and a single needle (with --probe-form ruler all in RULER's templates), C = share of next
+ * tokens that are the argmax on the shard.
  */
 #include "baselines/halo.h"
 
@@ -12,7 +13,8 @@
 #include "baselines/probe.h"
 #include "kernels/ops.h"
 
-const struct probe probe_needle = {.name = "needle", .ruler = {"niah_single_2", K_NIAH, 128, " The speci", S_ESSAY, T_WORDS, T_NUMBERS, 1, 1, 1}};
+const struct probe probe_needle = {.name = "needle", .ruler = {"niah_single_2", K_NIAH, 128, " The speci", S_ESSAY, T_WORDS, T_NUMBERS, 1,
+                                       1, 1}};
 
 void halo_scores(const double *recall, const double *common, int layers, double *score)
 {
@@ -48,8 +50,9 @@ static int next_hits(void *ctx, struct ablation *a, int layer, struct view hidde
             }
         be_put(in->be, view_at(c->target, 0, R), c->ids);
     }
-    be_head_ce(in->be, &(struct op_head_ce){.lp = view_at(c->lp, 0, R), .best = view_at(c->best, 0, R), .h = view_at(hidden, 0, R * D), .w = model_head(in->teacher)->w, .target = view_at(c->target, 0, R), .rows = R,
-                                            .dim = D, .vocab = in->teacher->cfg.N});
+    be_head_ce(in->be, &(struct op_head_ce){.lp = view_at(c->lp, 0, R), .best = view_at(c->best, 0, R), .h = view_at(hidden, 0, R * D),
+                                            .w = model_head(in->teacher)->w, .target = view_at(c->target, 0, R), .rows = R, .dim = D,
+                                            .vocab = in->teacher->cfg.N});
     be_get(in->be, c->hit, view_at(c->best, 0, R));
     TRY(be_sync(in->be, e));
     for (int64_t r = 0; r < R; r++)
@@ -68,8 +71,8 @@ static int common_sense(const struct select_input *in, double common[MAX_LAYERS]
     c.hit = c.ids + (c.ids ? R : 0);
     int rc = c.ids ? 0 : err_nomem(e, (size_t)R * 8, "targets");
     if (rc == 0)
-        rc = be_view(in->be, in->be->stat, R, &c.lp, e) || be_view(in->be, DT_I32, R, &c.best, e) || be_view(in->be, DT_I32, R, &c.target, e) ||
-             ablation_sweep(&a, next_hits, &c, common, &base, e);
+        rc = be_view(in->be, in->be->stat, R, &c.lp, e) || be_view(in->be, DT_I32, R, &c.best, e) ||
+            be_view(in->be, DT_I32, R, &c.target, e) || ablation_sweep(&a, next_hits, &c, common, &base, e);
     for (int l = 0; l < in->layers; l++)
         common[l] /= fmax(c.count, 1);
     be_view_free(in->be, &c.lp);
@@ -153,6 +156,9 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return rc;
 }
 
-const struct selector sel_halo = {.name = "halo", .title = "HALO", .about = "loss of recall over loss of next-token accuracy when the layer is converted", .needs = "teacher with tokenizer, Stage 1, data",
-                                  .cost = "2(L+1) runs, one of them generating", .source = "HALO text and code; tasks replaced by stand-ins proposed here", .certain = false, .needs_teacher = true,
-                                  .needs_linear = true, .needs_data = true, .needs_tokenizer = true, .version = 1, .pick = pick};
+const struct selector sel_halo = {.name = "halo", .title = "HALO",
+                                  .about = "loss of recall over loss of next-token accuracy when the layer is converted",
+                                  .needs = "teacher with tokenizer, Stage 1, data", .cost = "2(L+1) runs, one of them generating",
+                                  .source = "HALO text and code; tasks replaced by stand-ins proposed here", .certain = false,
+                                  .needs_teacher = true, .needs_linear = true, .needs_data = true, .needs_tokenizer = true, .version = 1,
+                                  .pick = pick};

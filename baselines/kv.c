@@ -1,4 +1,5 @@
-/* KV: 50 words with a number each; the number of one of them is asked for. Right: the first integer of the answer is the value [selectors.md B.2]. */
+/* KV: 50 words with a number each; the number of one of them is asked for. Right: the first integer of the answer is the value
+ * [selectors.md B.2]. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,5 +45,7 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return probe_pick(&probe_kv, in, out, e);
 }
 
-const struct selector sel_kv = {.name = "kv", .title = "KV", .about = "loss of key-value recall when the layer's mixer is zeroed", .needs = "teacher with tokenizer", .cost = "L+1 generation runs",
-                                .source = "GA-S2 code; greedy decoding, words from the bundled nouns", .certain = true, .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};
+const struct selector sel_kv = {.name = "kv", .title = "KV", .about = "loss of key-value recall when the layer's mixer is zeroed",
+                                .needs = "teacher with tokenizer", .cost = "L+1 generation runs",
+                                .source = "GA-S2 code; greedy decoding, words from the bundled nouns", .certain = true,
+                                .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};

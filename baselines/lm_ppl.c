@@ -1,4 +1,5 @@
-/* LM-PPL: rise of the teacher's mean negative log-likelihood when a layer's mixer output is zero [selectors.md B.3; code unpublished, the definition is an independent reproduction's]. */
+/* LM-PPL: rise of the teacher's mean negative log-likelihood when a layer's mixer output is zero [selectors.md B.3; code unpublished,
+ * the definition is an independent reproduction's]. */
 #include <stdlib.h>
 
 #include "baselines/selector.h"
@@ -28,8 +29,8 @@ static int measure(void *ctx, struct ablation *a, int layer, struct view hidden,
             }
         be_put(in->be, view_at(c->target, 0, R), c->ids);
     }
-    be_head_ce(in->be, &(struct op_head_ce){.lp = view_at(c->lp, 0, R), .h = view_at(hidden, 0, R * D), .w = model_head(in->teacher)->w, .target = view_at(c->target, 0, R), .rows = R, .dim = D,
-                                            .vocab = in->teacher->cfg.N});
+    be_head_ce(in->be, &(struct op_head_ce){.lp = view_at(c->lp, 0, R), .h = view_at(hidden, 0, R * D), .w = model_head(in->teacher)->w,
+                                            .target = view_at(c->target, 0, R), .rows = R, .dim = D, .vocab = in->teacher->cfg.N});
     TRY(get_f32(in->be, c->host, view_at(c->lp, 0, R), e));
     for (int64_t r = 0; r < R; r++)
         *value -= c->ids[r] >= 0 ? (double)c->host[r] : 0;
@@ -47,7 +48,8 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     c.ids = malloc((size_t)R * sizeof *c.ids);
     int rc = !c.host || !c.ids ? err_nomem(e, (size_t)R * 8, "targets") : 0;
     if (rc == 0)
-        rc = be_view(in->be, in->be->stat, R, &c.lp, e) || be_view(in->be, DT_I32, R, &c.target, e) || ablation_sweep(&a, measure, &c, out->score, &base, e);
+        rc = be_view(in->be, in->be->stat, R, &c.lp, e) || be_view(in->be, DT_I32, R, &c.target, e) ||
+            ablation_sweep(&a, measure, &c, out->score, &base, e);
     for (int l = 0; rc == 0 && l < in->layers; l++)
         out->score[l] = c.count > 0 ? (out->score[l] - base) / c.count : 0;
     be_view_free(in->be, &c.lp);
@@ -62,5 +64,7 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return rc ? -1 : 0;
 }
 
-const struct selector sel_lm_ppl = {.name = "lm-ppl", .title = "LM-PPL", .about = "rise of the teacher's NLL when the layer's mixer is zeroed", .needs = "teacher, data", .cost = "L+1 forward sweeps",
-                                    .source = "GA-S2 row; definition after an independent reproduction", .certain = false, .needs_teacher = true, .needs_data = true, .version = 1, .pick = pick};
+const struct selector sel_lm_ppl = {.name = "lm-ppl", .title = "LM-PPL",
+                                    .about = "rise of the teacher's NLL when the layer's mixer is zeroed", .needs = "teacher, data",
+                                    .cost = "L+1 forward sweeps", .source = "GA-S2 row; definition after an independent reproduction",
+                                    .certain = false, .needs_teacher = true, .needs_data = true, .version = 1, .pick = pick};

@@ -6,8 +6,9 @@
 
 #include "core/rng.h"
 
-const char *const passkey_words[26] = {"alfa",   "bravo",    "charlie", "delta", "echo",  "foxtrot", "golf",    "hotel",  "india",   "juliett", "kilo",  "lima", "mike",
-                                       "november", "oscar", "papa",    "quebec", "romeo", "sierra",  "tango",   "uniform", "victor", "whiskey", "xray",  "yankee", "zulu"};
+const char *const passkey_words[26] = {"alfa",   "bravo",    "charlie", "delta", "echo",  "foxtrot", "golf",    "hotel",  "india",
+                                       "juliett", "kilo",  "lima", "mike", "november", "oscar", "papa",    "quebec", "romeo", "sierra",
+                                       "tango",   "uniform", "victor", "whiskey", "xray",  "yankee", "zulu"};
 
 enum { STREAM_DEPTH = 1, STREAM_ORDER = 2, STREAM_WORDS = 3 };
 
@@ -29,7 +30,8 @@ int passkey_check(const struct passkey_opts *o, struct err *e)
 static void put_key(const struct passkey_opts *o, int64_t index, int key, struct str *out)
 {
     for (int w = 0; w < o->words; w++)
-        str_printf(out, "%s%s", w ? " " : "", passkey_words[ctr_below(o->seed, stream(index, STREAM_WORDS), (uint64_t)(key * o->words + w), 26)]);
+        str_printf(out, "%s%s", w ? " " : "", passkey_words[ctr_below(o->seed, stream(index, STREAM_WORDS), (uint64_t)(key * o->words + w),
+                                                                26)]);
 }
 
 static int by_depth(const void *a, const void *b)
@@ -53,7 +55,8 @@ static void draw_depths(const struct passkey_opts *o, int64_t index, int *depth)
     qsort(depth, (size_t)o->keys, sizeof *depth, by_depth);
 }
 
-int passkey_make(const struct passkey_opts *o, int64_t index, const char *text, size_t n, struct str *prompt, struct str *answer, struct err *e)
+int passkey_make(const struct passkey_opts *o, int64_t index, const char *text, size_t n, struct str *prompt, struct str *answer,
+                 struct err *e)
 {
     int depth[PASSKEY_MOST];
     int64_t place[PASSKEY_MOST]; /* which passkey stands at the i-th place */

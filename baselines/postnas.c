@@ -1,7 +1,8 @@
 /*
- * PostNAS placement, the small version [selectors.md B.12, proposed]: the Stage-1 linear mixers go on training inside a supernet whose layers are attention or linear at random (each with probability 1/2; every
- * fourth pass is all-linear), everything else frozen, on KL(teacher || path) + mean square of the final hidden states' difference; then a beam search adds one Full layer at a time to the all-linear path by held-out
- * KL. Not nested: each size has its own best set (beam.tsv).
+ * PostNAS placement, the small version [selectors.md B.12, proposed]: the Stage-1 linear mixers go on training inside a supernet whose
+ * layers are attention or linear at random (each with probability 1/2; every fourth pass is all-linear), everything else frozen, on
+ * KL(teacher || path) + mean square of the final hidden states' difference; then a beam search adds one Full layer at a time to the
+ * all-linear path by held-out KL. Not nested: each size has its own best set (beam.tsv).
  */
 #include <math.h>
 #include <stdio.h>
@@ -50,10 +51,12 @@ static double row_weight(void *ctx, int64_t row)
 static void draw_path(const struct super *s, uint64_t pass, bool *full)
 {
     for (int l = 0; l < s->in->layers; l++)
-        full[l] = pass % SANDWICH != SANDWICH - 1 && !(s->in->exclude && s->in->exclude[l]) && ctr_uniform(s->in->seed, 0x706174687377ull, pass * MAX_LAYERS + (uint64_t)l) < 0.5;
+        full[l] = pass % SANDWICH != SANDWICH - 1 && !(s->in->exclude && s->in->exclude[l]) && ctr_uniform(s->in->seed, 0x706174687377ull,
+            pass * MAX_LAYERS + (uint64_t)l) < 0.5;
 }
 
-/* Mean square over the width of the final hidden states' difference: sum over counted rows in *sum; its gradient times `scale` is added to the stream's dh. */
+/* Mean square over the width of the final hidden states' difference: sum over counted rows in *sum; its gradient times `scale` is added
+ * to the stream's dh. */
 static int hidden_mse(struct super *s, struct view hidden, double scale, double *sum, struct err *e)
 {
     struct backend *be = s->in->be;
@@ -62,7 +65,8 @@ static int hidden_mse(struct super *s, struct view hidden, double scale, double 
     for (int64_t r = 0; r < R; r++)
         w[r] = s->in->positions == POS_ALL || s->st.host_kl[r] != 0 ? (float)(scale / (double)D) : 0;
     TRY(put_f32(be, view_at(s->w, 0, R), w, e));
-    be_align_loss(be, &(struct op_align_loss){.loss = view_at(s->loss, 0, R), .ds = view_at(s->dh, 0, R * D), .s = view_at(hidden, 0, R * D), .t = view_at(s->st.t_hidden, 0, R * D),
+    be_align_loss(be, &(struct op_align_loss){.loss = view_at(s->loss, 0, R), .ds = view_at(s->dh, 0, R * D),
+                                              .s = view_at(hidden, 0, R * D), .t = view_at(s->st.t_hidden, 0, R * D),
                                               .w = view_at(s->w, 0, R), .rows = R, .dim = D, .squared = true});
     be_axpby(be, &(struct op_axpby){.y = view_at(s->st.dh, 0, R * D), .x = view_at(s->dh, 0, R * D), .a = 1, .b = 1, .n = R * D});
     TRY(get_f32(be, loss, view_at(s->loss, 0, R), e));
@@ -120,10 +124,12 @@ static int train(struct super *s, struct err *e)
     const struct select_input *in = s->in;
     char dir[1024];
     struct train_result r;
-    struct train_opts o = {.stage = "supernet", .dir = in->work_dir ? path_join(dir, in->work_dir, "supernet") : NULL, .steps = train_steps(in->data, 0, s->row_hi, s->t->tokens, s->t->batch),
-                           .batch = s->t->batch, .micro = MIN(in->micro, s->t->batch), .lr_end = 0.1, .schedule = SCHED_COSINE, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .clip = 1, .seed = in->seed,
-                           .row_hi = s->row_hi, .ckpt_every = s->t->ckpt_every};
-    struct train_loss loss = {.ctx = s, .weight = row_weight, .micro = micro, .eval = eval, .eval_names = {"kl_linear"}, .n_eval = 1, .keep = s->keep, .n_keep = 2};
+    struct train_opts o = {.stage = "supernet", .dir = in->work_dir ? path_join(dir, in->work_dir, "supernet") : NULL,
+                           .steps = train_steps(in->data, 0, s->row_hi, s->t->tokens, s->t->batch), .batch = s->t->batch,
+                           .micro = MIN(in->micro, s->t->batch), .lr_end = 0.1, .schedule = SCHED_COSINE, .b1 = 0.9, .b2 = 0.95,
+                           .eps = 1e-8, .clip = 1, .seed = in->seed, .row_hi = s->row_hi, .ckpt_every = s->t->ckpt_every};
+    struct train_loss loss = {.ctx = s, .weight = row_weight, .micro = micro, .eval = eval, .eval_names = {"kl_linear"}, .n_eval = 1,
+                              .keep = s->keep, .n_keep = 2};
     if (o.steps == 0)
         return 0;
     o.lr[PG_REST] = o.lr[PG_MIXER] = s->t->lr_mixer > 0 ? s->t->lr_mixer : 1e-3;
@@ -194,7 +200,8 @@ static int place_beam(struct super *s, struct selection *out, struct err *e)
     struct beam_result *b = malloc(sizeof *b);
     struct str table = STR_INIT, set = STR_INIT;
     char path[1024];
-    struct beam_problem p = {.layers = in->layers, .width = (int)s->t->beam, .k = in->budget, .exclude = in->exclude, .ctx = s, .cost = cost_of};
+    struct beam_problem p = {.layers = in->layers, .width = (int)s->t->beam, .k = in->budget, .exclude = in->exclude, .ctx = s,
+                             .cost = cost_of};
     if (!b)
         return err_nomem(e, sizeof *b, "a beam");
     prog_start(&s->bar, "beam search", "tok", 0);
@@ -237,10 +244,9 @@ static int super_open(struct super *s, struct err *e)
     s->host = malloc((size_t)R * 2 * sizeof *s->host);
     if (!s->host)
         return err_nomem(e, (size_t)R * 2 * sizeof *s->host, "losses");
-    return model_assemble(&s->m, in->teacher, in->lin, &as, e) || stream_open(&s->st, in->be, in->data, in->teacher, in->cache, in->micro, 1, e) || acts_open(&s->acts, s->m, &ao, e) ||
-                   be_view(in->be, in->be->act, R * D, &s->dh, e) || be_view(in->be, in->be->stat, R, &s->loss, e) || be_view(in->be, in->be->stat, R, &s->w, e)
-               ? -1
-               : 0;
+    return model_assemble(&s->m, in->teacher, in->lin, &as, e) || stream_open(&s->st, in->be, in->data, in->teacher, in->cache, in->micro,
+        1, e) || acts_open(&s->acts, s->m, &ao, e) || be_view(in->be, in->be->act, R * D, &s->dh, e) ||
+        be_view(in->be, in->be->stat, R, &s->loss, e) || be_view(in->be, in->be->stat, R, &s->w, e) ? -1 : 0;
 }
 
 static void super_close(struct super *s)
@@ -296,10 +302,14 @@ static int place(const struct select_input *in, struct selection *out, struct er
     str_free(&text);
     for (int l = 0; found && l < in->layers; l++)
         if (in->exclude && in->exclude[l] && out->kind[l] == MIX_FULL)
-            return ERR(e, E_USAGE, "postnas: layer %d is excluded here and in the set of the run that the scores come from; run it anew", l);
+            return ERR(e, E_USAGE, "postnas: layer %d is excluded here and in the set of the run that the scores come from; run it anew",
+                       l);
     return found ? 0 : ERR(e, E_USAGE, "'%s' holds no set of %d layers: that run stopped at a smaller budget", path, in->budget);
 }
 
-const struct selector sel_postnas = {.name = "postnas", .title = "PostNAS placement", .about = "beam search over sets by held-out KL, in a supernet trained on random paths", .needs = "teacher, Stage 1, data",
-                                     .cost = "supernet training, about 8 L K forward sweeps", .source = "arXiv 2508.15884, placement step; small version proposed here", .certain = false, .needs_teacher = true,
-                                     .needs_linear = true, .needs_data = true, .trains = true, .version = 1, .pick = pick, .place = place};
+const struct selector sel_postnas = {.name = "postnas", .title = "PostNAS placement",
+                                     .about = "beam search over sets by held-out KL, in a supernet trained on random paths",
+                                     .needs = "teacher, Stage 1, data", .cost = "supernet training, about 8 L K forward sweeps",
+                                     .source = "arXiv 2508.15884, placement step; small version proposed here", .certain = false,
+                                     .needs_teacher = true, .needs_linear = true, .needs_data = true, .trains = true, .version = 1,
+                                     .pick = pick, .place = place};

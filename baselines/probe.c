@@ -171,7 +171,8 @@ static int read_record(const struct probe *p, const char *line, size_t n, const 
     const json_t *outputs;
     struct str text = STR_INIT;
     TRY(jdoc_parse(&d, "a RULER record", line, n, e));
-    int rc = jget_str(&d, d.root, "", "input", &input, e) || jget_str(&d, d.root, "", "answer_prefix", &prefix, e) || jget_arr(&d, d.root, "", "outputs", &outputs, e);
+    int rc = jget_str(&d, d.root, "", "input", &input, e) || jget_str(&d, d.root, "", "answer_prefix", &prefix, e) ||
+        jget_arr(&d, d.root, "", "outputs", &outputs, e);
     for (size_t i = 0; rc == 0 && i < json_array_size(outputs); i++) {
         const char *z = json_string_value(json_array_get(outputs, i));
         rc = z ? list_add(&q->refs, z, strlen(z), e) : ERR(e, E_INPUT, "a RULER record: outputs[%zu] is not a string", i);
@@ -194,7 +195,8 @@ static int make_ruler(const struct probe *p, const struct select_input *in, stru
     struct tok *t = in->teacher->tok;
     int rc = ruler_res_load(&res, in->probe.data_dir, NULL, "2.2.0", e);
     if (rc == 0) {
-        struct gen g = {.task = &p->ruler, .res = &res, .counter = {count_tokens, t}, .compact = true, .before = "", .after = "", .max_len = in->probe.length, .seed = (int64_t)(in->seed & 0xffffffffu)};
+        struct gen g = {.task = &p->ruler, .res = &res, .counter = {count_tokens, t}, .compact = true, .before = "", .after = "",
+                        .max_len = in->probe.length, .seed = (int64_t)(in->seed & 0xffffffffu)};
         rc = gen_task(&g, in->probe.prompts, &out, e);
     }
     for (const char *line = str_c(&out); rc == 0 && *line;) {
@@ -214,8 +216,10 @@ int probe_make(const struct probe *p, const struct select_input *in, struct prob
     TRY(in->probe.ruler || !p->make ? make_ruler(p, in, s, e) : make_raw(p, in, s, e));
     for (size_t i = from; i < s->n; i++)
         if (s->v[i].len + (int64_t)s->v[i].max_new > in->teacher->cfg.max_pos)
-            return ERR(e, E_USAGE, "probe '%s': prompt %zu has %d tokens, with %d new ones more than the model's %" PRId64 "; use --probe-form ruler with a smaller --length, or a smaller --max-new", p->name,
-                       i - from, (int)s->v[i].len, (int)s->v[i].max_new, in->teacher->cfg.max_pos);
+            return ERR(e, E_USAGE,
+                       "probe '%s': prompt %zu has %d tokens, with %d new ones more than the model's %" PRId64 "; use --probe-form ruler "
+                       "with a smaller --length, or a smaller --max-new", p->name, i - from, (int)s->v[i].len, (int)s->v[i].max_new,
+                       in->teacher->cfg.max_pos);
     return 0;
 }
 
@@ -256,7 +260,8 @@ static double judge(const struct probe_prompt *p, const char *text, size_t n)
     return p->probe->right(p, text, n);
 }
 
-static int judge_all(const struct model *m, const struct probe_set *s, int32_t *const *out, const int32_t *out_len, double *right, double *mean, int64_t *tokens, struct err *e)
+static int judge_all(const struct model *m, const struct probe_set *s, int32_t *const *out, const int32_t *out_len, double *right,
+                     double *mean, int64_t *tokens, struct err *e)
 {
     *mean = 0;
     for (size_t i = 0; i < s->n; i++) {
@@ -280,11 +285,13 @@ static int judge_all(const struct model *m, const struct probe_set *s, int32_t *
     return 0;
 }
 
-int probe_accuracy(struct model *m, const struct probe_set *s, const bool *ablate, int32_t batch, double *right, double *mean, int64_t *tokens, struct err *e)
+int probe_accuracy(struct model *m, const struct probe_set *s, const bool *ablate, int32_t batch, double *right, double *mean,
+                   int64_t *tokens, struct err *e)
 {
     int32_t n = (int32_t)s->n, most = 1;
     const int32_t **prompt = calloc(s->n + 1, sizeof *prompt);
-    int32_t *len = calloc(s->n + 1, sizeof *len), *max_new = calloc(s->n + 1, sizeof *len), *out_len = calloc(s->n + 1, sizeof *len), **out = calloc(s->n + 1, sizeof *out);
+    int32_t *len = calloc(s->n + 1, sizeof *len), *max_new = calloc(s->n + 1, sizeof *len), *out_len = calloc(s->n + 1, sizeof *len),
+        **out = calloc(s->n + 1, sizeof *out);
     int rc = prompt && len && max_new && out_len && out ? 0 : err_nomem(e, s->n * 32, "prompts");
     for (int32_t i = 0; rc == 0 && i < n; i++) {
         prompt[i] = s->v[i].ids;
@@ -294,7 +301,8 @@ int probe_accuracy(struct model *m, const struct probe_set *s, const bool *ablat
         out[i] = malloc((size_t)MAX(max_new[i], 1) * sizeof **out);
         rc = out[i] ? 0 : err_nomem(e, (size_t)max_new[i] * sizeof **out, "generated ids");
     }
-    struct gen_opts o = {.batch = batch, .max_new = most, .max_new_each = max_new, .stop = m->cfg.eos, .n_stop = m->cfg.n_eos, .ablate = ablate};
+    struct gen_opts o = {.batch = batch, .max_new = most, .max_new_each = max_new, .stop = m->cfg.eos, .n_stop = m->cfg.n_eos,
+                         .ablate = ablate};
     if (rc == 0)
         rc = gen_greedy(m, n, prompt, len, &o, out, out_len, e) || judge_all(m, s, out, out_len, right, mean, tokens, e);
     for (int32_t i = 0; out && i < n; i++)
@@ -352,7 +360,8 @@ static int keep_line(const char *path, int layer, double v, int64_t tokens, doub
     return rc ? -1 : 0;
 }
 
-int per_layer_run(const struct select_input *in, double least, int (*fn)(void *, int, double *, int64_t *, struct err *), void *ctx, struct per_layer *out, struct err *e)
+int per_layer_run(const struct select_input *in, double least, int (*fn)(void *, int, double *, int64_t *, struct err *), void *ctx,
+                  struct per_layer *out, struct err *e)
 {
     bool have[MAX_LAYERS + 1] = {0};
     char path[1024] = "";

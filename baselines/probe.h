@@ -1,6 +1,7 @@
 /*
- * Task probes [selectors.md B.2]: score(l) = accuracy of the teacher - its accuracy with layer l's mixer output set to zero, over prompts that are made once. A probe is one file (kv.c, ar.c, ar_mh.c,
- * vt_probe.c, cwe_probe.c): its generator, its rule for a right answer, and RULER's task that asks the same question (variant `ruler`).
+ * Task probes [selectors.md B.2]: score(l) = accuracy of the teacher - its accuracy with layer l's mixer output set to zero, over
+ * prompts that are made once. A probe is one file (kv.c, ar.c, ar_mh.c, vt_probe.c, cwe_probe.c): its generator, its rule for a right
+ * answer, and RULER's task that asks the same question (variant `ruler`).
  *
  * Decoding is greedy, without a chat template, until an end token or max_new tokens; results do not depend on the batch.
  * Random draws: counter-based, f(seed, probe, draw number).
@@ -58,18 +59,21 @@ int probe_make(const struct probe *p, const struct select_input *in, struct prob
 /* in->out_dir/prompts.jsonl: {"probe", "form", "prompt", "answers"} a line. */
 int probe_save(const struct probe_set *s, const char *dir, struct err *e);
 /* Share right of each model or ablation: generates and judges. right (or NULL): one value a prompt. tokens +=. */
-int probe_accuracy(struct model *m, const struct probe_set *s, const bool *ablate, int32_t batch, double *right, double *mean, int64_t *tokens, struct err *e);
+int probe_accuracy(struct model *m, const struct probe_set *s, const bool *ablate, int32_t batch, double *right, double *mean,
+                   int64_t *tokens, struct err *e);
 
 /*
- * One value for the teacher (layer -1) and each layer, computed by fn and kept in work_dir/layers.tsv as soon as it is there: an interrupted selection goes on. When the teacher's value
- * is below `least`, the layers are left out. tokens, flops: of this and earlier attempts.
+ * One value for the teacher (layer -1) and each layer, computed by fn and kept in work_dir/layers.tsv as soon as it is there: an
+ * interrupted selection goes on. When the teacher's value is below `least`, the layers are left out. tokens, flops: of this and earlier
+ * attempts.
  */
 struct per_layer {
     double base, value[MAX_LAYERS];
     int64_t tokens;
     double flops;
 };
-int per_layer_run(const struct select_input *in, double least, int (*fn)(void *ctx, int layer, double *value, int64_t *tokens, struct err *e), void *ctx, struct per_layer *out, struct err *e);
+int per_layer_run(const struct select_input *in, double least, int (*fn)(void *ctx, int layer, double *value, int64_t *tokens,
+                      struct err *e), void *ctx, struct per_layer *out, struct err *e);
 
 /* The pick of a selector that is one probe. */
 int probe_pick(const struct probe *p, const struct select_input *in, struct selection *out, struct err *e);

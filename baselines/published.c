@@ -1,4 +1,5 @@
-/* Published: a set from baselines/index_sets.tsv (model, layers, student, selector, K, order, indices, source, note). A set in importance order also serves every smaller K. */
+/* Published: a set from baselines/index_sets.tsv (model, layers, student, selector, K, order, indices, source, note). A set in
+ * importance order also serves every smaller K. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,8 @@ static int take(char *col[COLS], const struct select_input *in, struct selection
         char *end;
         long l = strtol(p, &end, 10);
         if (end == p || l < 0 || l >= in->layers)
-            return ERR(e, E_INPUT, "'%s': published set '%s' of '%s' has an index outside 0..%d", in->sets_path, col[3], col[0], in->layers - 1);
+            return ERR(e, E_INPUT, "'%s': published set '%s' of '%s' has an index outside 0..%d", in->sets_path, col[3], col[0],
+                       in->layers - 1);
         if (out->kind[l] == MIX_FULL)
             return ERR(e, E_INPUT, "'%s': published set '%s' of '%s' names layer %ld twice", in->sets_path, col[3], col[0], l);
         if (in->exclude && in->exclude[l])
@@ -70,9 +72,11 @@ static const char *model_name(const struct select_input *in)
 static int none_fits(const struct select_input *in, const struct str *models, const struct str *known, struct err *e)
 {
     if (!known->len)
-        return ERR(e, E_USAGE, "there is no published set for '%s' with %d layers; models with as many layers:%s give --published-model to use one of theirs", model_name(in), in->layers,
-                   models->len ? str_c(models) : " none,");
-    return ERR(e, E_USAGE, "no published set of '%s' for '%s' with %d of %d layers; selectors published for it:%.*s", in->of, model_name(in), in->budget, in->layers, (int)known->len - 1, str_c(known));
+        return ERR(e, E_USAGE,
+                   "there is no published set for '%s' with %d layers; models with as many layers:%s give --published-model to use one of "
+                   "theirs", model_name(in), in->layers, models->len ? str_c(models) : " none,");
+    return ERR(e, E_USAGE, "no published set of '%s' for '%s' with %d of %d layers; selectors published for it:%.*s", in->of,
+               model_name(in), in->budget, in->layers, (int)known->len - 1, str_c(known));
 }
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
@@ -111,5 +115,6 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return rc;
 }
 
-const struct selector sel_published = {.name = "published", .title = "Published", .about = "a set taken from a publication (--of NAME)", .needs = "nothing", .cost = "none", .source = "baselines/index_sets.tsv",
-                                       .certain = true, .version = 2, .pick = pick};
+const struct selector sel_published = {.name = "published", .title = "Published", .about = "a set taken from a publication (--of NAME)",
+                                       .needs = "nothing", .cost = "none", .source = "baselines/index_sets.tsv", .certain = true,
+                                       .version = 2, .pick = pick};

@@ -18,4 +18,5 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return 0;
 }
 
-const struct selector sel_random = {.name = "random", .title = "Random", .about = "a seeded random subset", .needs = "nothing", .cost = "none", .source = "control", .certain = true, .version = 1, .pick = pick};
+const struct selector sel_random = {.name = "random", .title = "Random", .about = "a seeded random subset", .needs = "nothing",
+                                    .cost = "none", .source = "control", .certain = true, .version = 1, .pick = pick};

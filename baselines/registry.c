@@ -33,12 +33,14 @@ static int check_budget(const struct selector *s, const struct select_input *in,
         excluded += in->exclude[l];
     int most = MIN(in->layers - 1, in->layers - excluded);
     if (s != &sel_custom && (in->budget < 1 || in->budget > most))
-        return ERR(e, E_USAGE, "select: budget %d is outside 1..%d (%d layers%s; for none or all, use method 'custom' with 'none' or 'all')", in->budget, most, in->layers,
-                   excluded ? ", some of them excluded" : "");
+        return ERR(e, E_USAGE,
+                   "select: budget %d is outside 1..%d (%d layers%s; for none or all, use method 'custom' with 'none' or 'all')",
+                   in->budget, most, in->layers, excluded ? ", some of them excluded" : "");
     if (in->windows && (s == &sel_custom || s == &sel_published))
         return ERR(e, E_USAGE, "select: method '%s' takes no --windows; write a custom set, for example \"full:0,5 window:2\"", s->name);
     if (in->windows < 0 || in->windows > in->layers - excluded - in->budget)
-        return ERR(e, E_USAGE, "select: %d Window layers beside %d Full ones do not fit %d layers%s", in->windows, in->budget, in->layers, excluded ? " less the excluded ones" : "");
+        return ERR(e, E_USAGE, "select: %d Window layers beside %d Full ones do not fit %d layers%s", in->windows, in->budget, in->layers,
+                   excluded ? " less the excluded ones" : "");
     return 0;
 }
 

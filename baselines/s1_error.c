@@ -1,4 +1,5 @@
-/* The hidden-state signal of GA-S1 and GR-S1 [selectors.md B.8, proposed]: error of the post-mixer stream of one-layer changes, each student on its own stream. */
+/* The hidden-state signal of GA-S1 and GR-S1 [selectors.md B.8, proposed]: error of the post-mixer stream of one-layer changes, each
+ * student on its own stream. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +42,8 @@ static void on_mixer(void *ctx, int64_t l, struct view h, struct view y)
     be_mix(s->be, &(struct op_mix){.y = u, .x = {view_at(s->x, 0, n), view_at(y, 0, n)}, .p = {1, 1}, .count = 2, .n = n});
     if (s->teacher_runs)
         return;
-    be_align_loss(s->be, &(struct op_align_loss){.loss = view_at(s->loss, 0, R), .s = u, .t = target, .w = view_at(s->w, 0, R), .rows = R, .dim = s->D, .squared = true});
+    be_align_loss(s->be, &(struct op_align_loss){.loss = view_at(s->loss, 0, R), .s = u, .t = target, .w = view_at(s->w, 0, R), .rows = R,
+                                                 .dim = s->D, .squared = true});
     if (get_f32(s->be, s->host, view_at(s->loss, 0, R), &s->hook_err) != 0)
         return;
     for (int64_t r = 0; r < R; r++)
@@ -69,7 +71,8 @@ static int s1_open(struct s1 *s, const struct select_input *in, struct err *e)
 {
     unsigned ops[MAX_LAYERS];
     int64_t R = in->micro * in->data->seq;
-    *s = (struct s1){.be = in->be, .teacher = in->teacher, .L = in->teacher->cfg.L, .D = in->teacher->cfg.d, .each = R * in->teacher->cfg.d};
+    *s = (struct s1){.be = in->be, .teacher = in->teacher, .L = in->teacher->cfg.L, .D = in->teacher->cfg.d,
+                     .each = R * in->teacher->cfg.d};
     for (int64_t l = 0; l < s->L; l++)
         ops[l] = MIX_BIT(MIX_FULL) | MIX_BIT(MIX_GDN);
     struct acts_opts ao = {.rows = R, .seqs = (int32_t)in->micro};
@@ -79,12 +82,13 @@ static int s1_open(struct s1 *s, const struct select_input *in, struct err *e)
     if (!s->host || !s->counts)
         return err_nomem(e, (size_t)R * 5, "losses");
     if (in->data->vocab > in->teacher->cfg.N)
-        return ERR(e, E_INPUT, "'%s' was made for a vocabulary of %" PRId64 ", the model has %" PRId64, in->data->dir, in->data->vocab, in->teacher->cfg.N);
-    return model_assemble(&s->student, in->teacher, in->lin, &as, e) || batch_open(&s->batch, in->be, R, (int32_t)in->micro, e) || acts_open(&s->t_acts, in->teacher, &ao, e) ||
-                   acts_open(&s->s_acts, s->student, &ao, e) || be_view(in->be, in->be->act, s->L * s->each, &s->target, e) || be_view(in->be, in->be->act, s->L * s->each, &s->keep, e) ||
-                   be_view(in->be, in->be->act, s->each, &s->u, e) || be_view(in->be, in->be->stat, R, &s->loss, e) || be_view(in->be, in->be->stat, R, &s->w, e)
-               ? -1
-               : 0;
+        return ERR(e, E_INPUT, "'%s' was made for a vocabulary of %" PRId64 ", the model has %" PRId64, in->data->dir, in->data->vocab,
+                   in->teacher->cfg.N);
+    return model_assemble(&s->student, in->teacher, in->lin, &as, e) || batch_open(&s->batch, in->be, R, (int32_t)in->micro, e) ||
+        acts_open(&s->t_acts, in->teacher, &ao, e) || acts_open(&s->s_acts, s->student, &ao, e) ||
+        be_view(in->be, in->be->act, s->L * s->each, &s->target, e) || be_view(in->be, in->be->act, s->L * s->each, &s->keep, e) ||
+        be_view(in->be, in->be->act, s->each, &s->u, e) || be_view(in->be, in->be->stat, R, &s->loss, e) ||
+        be_view(in->be, in->be->stat, R, &s->w, e) ? -1 : 0;
 }
 
 static int set_rows(struct s1 *s, const struct select_input *in, int64_t first, int n, double *counted, struct err *e)
@@ -128,7 +132,8 @@ static int set_kinds(struct s1 *s, bool removal, int64_t changed, struct err *e)
     return 0;
 }
 
-/* One micro-batch: the teacher, the run that all share up to their change (removal: the teacher itself), and each change from its layer on. base [L], sum [L][L]: per layer. */
+/* One micro-batch: the teacher, the run that all share up to their change (removal: the teacher itself), and each change from its layer
+ * on. base [L], sum [L][L]: per layer. */
 static int one_batch(struct s1 *s, bool removal, double *base, double *sum, int64_t *tokens, struct err *e)
 {
     s->teacher_runs = true;

@@ -1,6 +1,7 @@
 /*
- * GA-S2 and GR-S2: a short distillation for every layer [selectors.md B.6, B.7]. Addition: the Stage-1 all-linear student with one layer's attention restored, kept layers = lowest loss. Removal: the teacher with
- * one layer linear, kept layers = highest loss. Layers are independent (same data order), so each is a piece that is finished and recorded on its own.
+ * GA-S2 and GR-S2: a short distillation for every layer [selectors.md B.6, B.7]. Addition: the Stage-1 all-linear student with one
+ * layer's attention restored, kept layers = lowest loss. Removal: the teacher with one layer linear, kept layers = highest loss. Layers
+ * are independent (same data order), so each is a piece that is finished and recorded on its own.
  */
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +36,8 @@ static int read_done(const char *path, struct trial *t, struct err *e)
     struct str s = STR_INIT;
     long long tokens = 0;
     TRY(file_read(path, 4096, &s, e));
-    bool ok = sscanf(str_c(&s), "%la %la %la %lld %la %la", &t->heldout[0], &t->heldout[1], &t->loss, &tokens, &t->flops_forward, &t->flops_backward) == 6;
+    bool ok = sscanf(str_c(&s), "%la %la %la %lld %la %la", &t->heldout[0], &t->heldout[1], &t->loss, &tokens, &t->flops_forward,
+                     &t->flops_backward) == 6;
     str_free(&s);
     t->tokens = tokens;
     return ok ? 0 : ERR(e, E_INPUT, "'%s' is not a finished layer of this method; remove the run's folder to start again", path);
@@ -44,7 +46,8 @@ static int read_done(const char *path, struct trial *t, struct err *e)
 static int write_done(const char *path, const struct trial *t, struct err *e)
 {
     char text[256];
-    int n = snprintf(text, sizeof text, "%a %a %a %" PRId64 " %a %a\n", t->heldout[0], t->heldout[1], t->loss, t->tokens, t->flops_forward, t->flops_backward);
+    int n = snprintf(text, sizeof text, "%a %a %a %" PRId64 " %a %a\n", t->heldout[0], t->heldout[1], t->loss, t->tokens, t->flops_forward,
+                     t->flops_backward);
     return file_write(path, text, (size_t)n, e);
 }
 
@@ -59,14 +62,16 @@ static int distil(struct s2 *s, const bool *full, const char *dir, const char *w
     struct assemble_opts ao = {.ops = ops, .copy = true};
     struct distill_opts o = {.tau = 1, .positions = in->positions, .heldout = s->t->heldout};
     o.train = (struct train_opts){.stage = what, .dir = dir, .steps = steps, .batch = s->t->batch, .micro = MIN(in->micro, s->t->batch),
-                                  .lr = {s->t->lr > 0 ? s->t->lr : 7e-6, s->t->lr_mixer > 0 ? s->t->lr_mixer : 1e-4}, .schedule = SCHED_CONST, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .wd = 0.01, .clip = 1,
-                                  .seed = in->seed, .row_hi = s->row_hi, .ckpt_every = s->t->ckpt_every};
+                                  .lr = {s->t->lr > 0 ? s->t->lr : 7e-6, s->t->lr_mixer > 0 ? s->t->lr_mixer : 1e-4},
+                                  .schedule = SCHED_CONST, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .wd = 0.01, .clip = 1, .seed = in->seed,
+                                  .row_hi = s->row_hi, .ckpt_every = s->t->ckpt_every};
     TRY(model_assemble(&student, in->teacher, in->lin, &ao, e));
     int rc = distill_run(student, in->teacher, in->data, in->cache, &o, &r, e);
     model_close(student);
     if (rc != 0)
         return err_wrap(e, "%s", what);
-    *out = (struct trial){.heldout = {kl_of(&r.after, POS_ALL), kl_of(&r.after, POS_ANSWERS)}, .loss = r.train.loss_last, .tokens = r.train.tokens, .flops_forward = r.flops_forward, .flops_backward = r.flops_backward};
+    *out = (struct trial){.heldout = {kl_of(&r.after, POS_ALL), kl_of(&r.after, POS_ANSWERS)}, .loss = r.train.loss_last,
+                          .tokens = r.train.tokens, .flops_forward = r.flops_forward, .flops_backward = r.flops_backward};
     return 0;
 }
 
@@ -98,7 +103,8 @@ static void note(struct s2 *s, int64_t round, int layer, const struct trial *t)
 {
     if (s->table.len == 0)
         str_puts(&s->table, "round\tlayer\theldout_kl\theldout_kl_answers\ttrain_loss\ttokens\n");
-    str_printf(&s->table, "%" PRId64 "\t%d\t%.9g\t%.9g\t%.9g\t%" PRId64 "\n", round, layer, t->heldout[0], t->heldout[1], t->loss, t->tokens);
+    str_printf(&s->table, "%" PRId64 "\t%d\t%.9g\t%.9g\t%.9g\t%" PRId64 "\n", round, layer, t->heldout[0], t->heldout[1], t->loss,
+               t->tokens);
 }
 
 static void bill(struct s2 *s, const struct trial *t)
@@ -182,7 +188,8 @@ static int one_shot(struct s2 *s, struct selection *out, struct err *e)
         top_set(s, out->score, now);
         double same = sets_overlap(now, before, s->in->layers);
         if (rounds > 1 && r > 0)
-            log_info("%s: round %" PRId64 " of %" PRId64 ": %.0f %% of the %d layers as in the round before", s->removal ? "gr-s2" : "ga-s2", r + 1, rounds, 100 * same, s->in->budget);
+            log_info("%s: round %" PRId64 " of %" PRId64 ": %.0f %% of the %d layers as in the round before",
+                     s->removal ? "gr-s2" : "ga-s2", r + 1, rounds, 100 * same, s->in->budget);
         stop = s->t->stop_overlap > 0 && r > 0 && same >= s->t->stop_overlap;
     }
     for (int l = 0; l < s->in->layers; l++)
@@ -199,7 +206,8 @@ static int one_shot(struct s2 *s, struct selection *out, struct err *e)
 
 /* ---- sequential: after each choice the others are scored again ---- */
 
-/* Removal takes layers away until `budget` are left; addition adds. The layer chosen in each step gets the next rank; those that are left over keep the order of the last step. */
+/* Removal takes layers away until `budget` are left; addition adds. The layer chosen in each step gets the next rank; those that are
+ * left over keep the order of the last step. */
 static int sequential(struct s2 *s, struct selection *out, struct err *e)
 {
     int L = s->in->layers, n = 0, ranks = 0, order[MAX_LAYERS]; /* order: the layers as they were chosen */
@@ -262,7 +270,8 @@ int s2_pick(const struct select_input *in, bool removal, struct selection *out, 
     if (s.t->rounds > 1 && s.t->tokens == 0)
         return ERR(e, E_USAGE, "select: %" PRId64 " rounds of 0 tokens", s.t->rounds);
     if (s.t->stop_overlap < 0 || s.t->stop_overlap > 1 || (s.t->stop_overlap > 0 && s.t->rounds < 2))
-        return ERR(e, E_USAGE, "select: stopping at an overlap of %g (0..1) needs at least two rounds (%" PRId64 " given)", s.t->stop_overlap, s.t->rounds);
+        return ERR(e, E_USAGE, "select: stopping at an overlap of %g (0..1) needs at least two rounds (%" PRId64 " given)",
+                   s.t->stop_overlap, s.t->rounds);
     if (s.t->train_loss && (s.t->tokens == 0 || s.t->rounds > 1))
         return ERR(e, E_USAGE, "select: the training loss ranks after one round with tokens only");
     if (in->positions == POS_ANSWERS)

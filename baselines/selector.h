@@ -1,6 +1,7 @@
 /*
- * Layer selectors: given the teacher (and, for some, the Stage-1 linear mixers and data), which K layers keep attention. One file a selector, one entry in the registry. Scores are oriented higher = keep; ties go
- * to the lower index. Definitions: selectors.md section B.
+ * Layer selectors: given the teacher (and, for some, the Stage-1 linear mixers and data), which K layers keep attention. One file a
+ * selector, one entry in the registry. Scores are oriented higher = keep; ties go to the lower index. Definitions: selectors.md section
+ * B.
  */
 #ifndef BASELINES_SELECTOR_H
 #define BASELINES_SELECTOR_H
@@ -20,7 +21,8 @@ struct select_input {
     uint64_t seed;
     enum positions positions;
     const bool *exclude;          /* [layers]: stay Linear; NULL = none */
-    int windows;                  /* controls of the operator space: as many more layers become Window, next in rank (Uniform: evenly spaced among the rest); 0 = none */
+    // controls of the operator space: as many more layers become Window, next in rank (Uniform: evenly spaced among the rest); 0 = none
+    int windows;
     double window_cost;           /* w/T of one of them in the budget */
     const char *of, *model, *sets_path; /* published: selector, model name (NULL = by the teacher's shape), index_sets.tsv */
     const char *spec;             /* custom: layer list */
@@ -44,8 +46,9 @@ struct selector {
     bool trains;                  /* on all rows but the held-out ones, which score: row_lo and row_hi are not read */
     int version;
     /*
-     * Fills kind, and score (then also has_score); the caller fills the rest. FLOPs: a pick that trains, or goes on from an earlier attempt, sets flops_forward and flops_backward from the backend's
-     * counter; when it leaves both 0, all that the backend counted is forward.
+     * Fills kind, and score (then also has_score); the caller fills the rest. FLOPs: a pick that trains, or goes on from an earlier
+     * attempt, sets flops_forward and flops_backward from the backend's counter; when it leaves both 0, all that the backend counted is
+     * forward.
      */
     int (*pick)(const struct select_input *in, struct selection *out, struct err *e);
     /* Layers from scores, where that is not selection_top; NULL = it is. Called for scores of an earlier run. */
@@ -58,12 +61,15 @@ extern const struct selector sel_ga_s1, sel_gr_s1, sel_ga_s2, sel_gr_s2, sel_fla
 extern const struct selector *const selectors[];
 extern const size_t n_selectors;
 const struct selector *selector_find(const char *name);
-/* Scores that are not finite are E_NUMERIC. What a selector needs and does not get, and budgets outside 1..L-1 (less with excluded layers), are E_USAGE before any work. */
+/* Scores that are not finite are E_NUMERIC. What a selector needs and does not get, and budgets outside 1..L-1 (less with excluded
+ * layers), are E_USAGE before any work. */
 int selector_check(const struct selector *s, const struct select_input *in, struct err *e);
-/* selector_check, then picks (or places scores of an earlier run), then completes the record (method, budget, tokens, FLOPs, seed, version). */
+/* selector_check, then picks (or places scores of an earlier run), then completes the record (method, budget, tokens, FLOPs, seed,
+ * version). */
 int selector_run(const struct selector *s, const struct select_input *in, struct selection *out, struct err *e);
 
-/* Shared by the selectors that change one layer at a time: one forward sweep of the base model and one for each layer over the rows; fn gets the hidden rows of each. */
+/* Shared by the selectors that change one layer at a time: one forward sweep of the base model and one for each layer over the rows; fn
+ * gets the hidden rows of each. */
 enum sweep_kind {
     SWEEP_ABLATE,  /* base: the teacher; layer l's mixer output zero */
     SWEEP_RESTORE, /* base: all layers linear (Stage 1); layer l the teacher's attention */
@@ -81,7 +87,9 @@ int ablation_open(struct ablation *a, const struct select_input *in, enum sweep_
 void ablation_close(struct ablation *a);
 /* Both mixers of every layer, weights shared with the teacher and the set, frozen. Each layer runs `kind`. */
 int switch_model(struct model **out, const struct model *teacher, const struct linset *lin, enum mixer_kind kind, struct err *e);
-/* Adds score(l) for every layer over all rows: measure(ctx, a, base hidden, ablated hidden, *value) is called per micro-batch and layer; base == ablated for layer -1. */
-int ablation_sweep(struct ablation *a, int (*measure)(void *ctx, struct ablation *a, int layer, struct view hidden, double *value, struct err *e), void *ctx, double *per_layer, double *base, struct err *e);
+/* Adds score(l) for every layer over all rows: measure(ctx, a, base hidden, ablated hidden, *value) is called per micro-batch and layer;
+ * base == ablated for layer -1. */
+int ablation_sweep(struct ablation *a, int (*measure)(void *ctx, struct ablation *a, int layer, struct view hidden, double *value,
+                                                      struct err *e), void *ctx, double *per_layer, double *base, struct err *e);
 
 #endif

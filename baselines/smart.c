@@ -1,4 +1,5 @@
-/* SMART (Zebra-Llama): sensitivity s(l) = fall of the KL when layer l of the all-linear student is restored; placement with near-even gaps by an exact dynamic programme [selectors.md B.5]. */
+/* SMART (Zebra-Llama): sensitivity s(l) = fall of the KL when layer l of the all-linear student is restored; placement with near-even
+ * gaps by an exact dynamic programme [selectors.md B.5]. */
 #include "baselines/smart.h"
 
 #include <math.h>
@@ -17,8 +18,9 @@ static int argmax(const double *s, int lo, int hi, const bool *exclude)
 }
 
 /*
- * rest[k][l]: largest sum over the kept layers from l on when l is kept and k more follow, the last of them at `last`; -INFINITY: impossible. Steps are floor(x)+1 or ceil(x)+1. Read forwards afterwards, the
- * smaller step first, so that the lexicographically smallest of equal placements is found.
+ * rest[k][l]: largest sum over the kept layers from l on when l is kept and k more follow, the last of them at `last`; -INFINITY:
+ * impossible. Steps are floor(x)+1 or ceil(x)+1. Read forwards afterwards, the smaller step first, so that the lexicographically
+ * smallest of equal placements is found.
  */
 static int between(const double *s, int n, int first, int last, const bool *exclude, int *out, struct err *e)
 {
@@ -36,11 +38,13 @@ static int between(const double *s, int n, int first, int last, const bool *excl
                 best = l == last ? 0 : -INFINITY;
             *at = exclude && exclude[l] ? -INFINITY : s[l] + best;
         }
-    int rc = isinf(rest[(n - 1) * width + first]) ? ERR(e, E_USAGE, "smart: no placement of %d layers with even gaps avoids the excluded ones", n) : 0;
+    int rc = isinf(rest[(n - 1) * width + first])
+        ? ERR(e, E_USAGE, "smart: no placement of %d layers with even gaps avoids the excluded ones", n) : 0;
     for (int k = n - 1, l = first; rc == 0 && k >= 0; k--) {
         out[n - 1 - k] = l;
         if (k > 0)
-            l += l + lo <= last && (hi == lo || l + hi > last || rest[(k - 1) * width + l + lo] >= rest[(k - 1) * width + l + hi]) ? lo : hi;
+            l += l + lo <= last && (hi == lo || l + hi > last || rest[(k - 1) * width + l + lo] >= rest[(k - 1) * width + l + hi]) ? lo
+                : hi;
     }
     free(rest);
     return rc;
@@ -109,6 +113,9 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return rc != 0 ? -1 : place(in, out, e);
 }
 
-const struct selector sel_smart = {.name = "smart", .title = "SMART", .about = "fall of the KL when the layer is restored in the all-linear student; even gaps", .needs = "teacher, Stage 1, data",
-                                   .cost = "L+2 forward sweeps", .source = "Zebra-Llama; placement checked against its published sets, data proposed", .certain = false, .needs_teacher = true, .needs_linear = true,
-                                   .needs_data = true, .version = 1, .pick = pick, .place = place};
+const struct selector sel_smart = {.name = "smart", .title = "SMART",
+                                   .about = "fall of the KL when the layer is restored in the all-linear student; even gaps",
+                                   .needs = "teacher, Stage 1, data", .cost = "L+2 forward sweeps",
+                                   .source = "Zebra-Llama; placement checked against its published sets, data proposed", .certain = false,
+                                   .needs_teacher = true, .needs_linear = true, .needs_data = true, .version = 1, .pick = pick,
+                                   .place = place};

@@ -28,7 +28,8 @@ int select_train_check(const struct select_input *in, int64_t *row_hi, struct er
         return ERR(e, E_USAGE, "select: batch %" PRId64 " must be positive, micro-batch %" PRId64 " in 1..64", t->batch, in->micro);
     *row_hi = in->data->rows - t->heldout;
     if (t->heldout < 1 || *row_hi < 1)
-        return ERR(e, E_USAGE, "select: %" PRId64 " held-out rows of %" PRId64 " leave none to train on, or are none", t->heldout, in->data->rows);
+        return ERR(e, E_USAGE, "select: %" PRId64 " held-out rows of %" PRId64 " leave none to train on, or are none", t->heldout,
+                   in->data->rows);
     if (in->positions == POS_ANSWERS && in->data->answer_tokens == 0)
         return ERR(e, E_USAGE, "select: positions 'answers', but '%s' has no answer tokens", in->data->dir);
     return 0;

@@ -1,8 +1,10 @@
 /*
- * Selectors that train something, or compare whole hybrids: what they share, and the parts that tests look at. GA-S1, GR-S1 [selectors.md B.8], GA-S2, GR-S2 [B.6, B.7], FlashMorph [B.10], PostNAS placement
- * [B.12]. All need the teacher, a Stage-1 set of linear mixers, and data; the trained ones learn on the shard's rows but for its last `heldout`, and score on those.
+ * Selectors that train something, or compare whole hybrids: what they share, and the parts that tests look at. GA-S1, GR-S1
+ * [selectors.md B.8], GA-S2, GR-S2 [B.6, B.7], FlashMorph [B.10], PostNAS placement [B.12]. All need the teacher, a Stage-1 set of
+ * linear mixers, and data; the trained ones learn on the shard's rows but for its last `heldout`, and score on those.
  *
- * A selector with a work folder leaves finished pieces there (layers, checkpoints, evaluated sets), with their cost, so that a killed run goes on and writes the same bytes.
+ * A selector with a work folder leaves finished pieces there (layers, checkpoints, evaluated sets), with their cost, so that a killed
+ * run goes on and writes the same bytes.
  */
 #ifndef BASELINES_TRAINED_H
 #define BASELINES_TRAINED_H
@@ -34,7 +36,8 @@ void variant_add(struct selection *s, const char *text);
 
 /* ---- GA-S1, GR-S1: error of the post-mixer stream, free running, without training ---- */
 
-/* E of every one-layer change: removal false: all linear with l restored; true: the teacher with l linear. Mean over the counted positions of ||U_student - U_teacher||^2 / D, summed over layers. */
+/* E of every one-layer change: removal false: all linear with l restored; true: the teacher with l linear. Mean over the counted
+ * positions of ||U_student - U_teacher||^2 / D, summed over layers. */
 int s1_errors(const struct select_input *in, bool removal, double *error, int64_t *tokens, struct err *e);
 
 /* ---- GA-S2, GR-S2: a short distillation for every layer ---- */
@@ -59,15 +62,18 @@ struct morph {
     bool grad;
     struct err hook_err;
 };
-int morph_open(struct morph *m, struct model *teacher, const struct linset *lin, const struct shard *shard, int64_t micro, double gate_weight, struct err *e);
+int morph_open(struct morph *m, struct model *teacher, const struct linset *lin, const struct shard *shard, int64_t micro,
+               double gate_weight, struct err *e);
 void morph_close(struct morph *m);
 /* Answer positions of a row (positions whose next token belongs to an answer). */
 double morph_positions(const struct shard *s, int64_t row);
 /*
- * Adds to *loss and (unless NULL) grad[L] the rows' share of  1/(L |A|) sum_l sum_{t in A} ||H_mix - H_full||^2,  |A| = `positions` of the whole update. H: mixer outputs after their projection, H_full of the
+ * Adds to *loss and (unless NULL) grad[L] the rows' share of  1/(L |A|) sum_l sum_{t in A} ||H_mix - H_full||^2,  |A| = `positions`
+ *   of the whole update. H: mixer outputs after their projection, H_full of the
  * teacher alone, H_mix = a H_full' + (1-a) H_lin on the mixture's own stream. The regulariser is the caller's (gate_weight sum a).
  */
-int morph_gradient(struct morph *m, const int64_t *rows, int n, double positions, const double *gate, double *loss, double *grad, struct err *e);
+int morph_gradient(struct morph *m, const int64_t *rows, int n, double positions, const double *gate, double *loss, double *grad,
+                   struct err *e);
 
 /* ---- PostNAS: beam search over sets ---- */
 
@@ -84,7 +90,8 @@ struct beam_result {
     double with[MAX_LAYERS];           /* lowest cost seen among sets of the final size with this layer; INFINITY: none */
     int64_t evaluated;
 };
-/* From the empty set, one layer more at a time, keeping the `width` cheapest sets of a size (on ties the one whose first differing layer is lower); no set is evaluated twice. */
+/* From the empty set, one layer more at a time, keeping the `width` cheapest sets of a size (on ties the one whose first differing layer
+ * is lower); no set is evaluated twice. */
 int beam_search(const struct beam_problem *p, struct beam_result *out, struct err *e);
 
 #endif

@@ -1,4 +1,5 @@
-/* Uniform: index i*s with s = floor((L-1)/(K-1)) [selectors.md B.1, the rule of the Qwen rows]. Excluded layers are left out before the rule is applied to what remains. */
+/* Uniform: index i*s with s = floor((L-1)/(K-1)) [selectors.md B.1, the rule of the Qwen rows]. Excluded layers are left out before the
+ * rule is applied to what remains. */
 #include "baselines/selector.h"
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
@@ -16,5 +17,5 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     return 0;
 }
 
-const struct selector sel_uniform = {.name = "uniform", .title = "Uniform", .about = "evenly spaced layers", .needs = "nothing", .cost = "none", .source = "GA-S2 configs, Qwen rows", .certain = true,
-                                     .version = 1, .pick = pick};
+const struct selector sel_uniform = {.name = "uniform", .title = "Uniform", .about = "evenly spaced layers", .needs = "nothing",
+                                     .cost = "none", .source = "GA-S2 configs, Qwen rows", .certain = true, .version = 1, .pick = pick};

@@ -1,6 +1,6 @@
 /*
- * VT: two chains of three assignments (X and Y) among as many noise items, shuffled; all variables that hold the first chain's value are asked for. Right: the set of X variables in the answer is {X1, X2, X3}
- * [selectors.md B.2].
+ * VT: two chains of three assignments (X and Y) among as many noise items, shuffled; all variables that hold the first chain's value are
+ * asked for. Right: the set of X variables in the answer is {X1, X2, X3} [selectors.md B.2].
  */
 #include <string.h>
 
@@ -35,7 +35,9 @@ static int make(struct probe_gen *g, struct str *text, struct probe_prompt *p, s
     TRY(probe_sample(g, ITEMS, ITEMS, order, e));
     for (int i = 0; i < ITEMS; i++)
         str_printf(text, "%s%s", i ? dots : "", item[order[i]]);
-    str_printf(text, "\nQuestion: which variables have the value %d, directly or through other variables?\nAnswer: the variables with the value %d are", value[0], value[0]);
+    str_printf(text,
+               "\nQuestion: which variables have the value %d, directly or through other variables?\nAnswer: the variables with the value "
+               "%d are", value[0], value[0]);
     for (int i = 1; i <= LINKS; i++) {
         char z[8];
         snprintf(z, sizeof z, "X%d", i);
@@ -62,12 +64,14 @@ static double right(const struct probe_prompt *p, const char *text, size_t n)
     return seen == (1u << LINKS) - 1;
 }
 
-const struct probe probe_vt = {.name = "vt", .stream = 0x7674, .make = make, .right = right, .ruler = {"vt", K_VT, 30, " Answer: A", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0}};
+const struct probe probe_vt = {.name = "vt", .stream = 0x7674, .make = make, .right = right, .ruler = {"vt", K_VT, 30, " Answer: A",
+                                   S_NOISE, T_WORDS, T_WORDS, 0, 0, 0}};
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
 {
     return probe_pick(&probe_vt, in, out, e);
 }
 
-const struct selector sel_vt = {.name = "vt", .title = "VT", .about = "loss of variable tracking when the layer's mixer is zeroed", .needs = "teacher with tokenizer", .cost = "L+1 generation runs",
-                                .source = "GA-S2 code; greedy decoding", .certain = true, .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};
+const struct selector sel_vt = {.name = "vt", .title = "VT", .about = "loss of variable tracking when the layer's mixer is zeroed",
+                                .needs = "teacher with tokenizer", .cost = "L+1 generation runs", .source = "GA-S2 code; greedy decoding",
+                                .certain = true, .needs_teacher = true, .needs_tokenizer = true, .version = 1, .pick = pick};

@@ -37,8 +37,9 @@ bool infer_shape(const char *name, struct mcfg *c)
         const struct shape *s = &shapes[i];
         if (strcmp(s->name, name) != 0)
             continue;
-        *c = (struct mcfg){.arch = s->arch, .L = s->L, .d = s->d, .H = s->H, .G = s->G, .head_dim = s->head_dim, .F = s->F, .N = s->N, .max_pos = 1 << 20, .eps = 1e-6, .tie_embeddings = s->tie,
-                           .qkv_bias = s->qkv_bias, .qk_norm = s->qk_norm, .bos = -1, .pad = -1, .rope = {.theta = s->theta, .factor = 1, .attention_factor = 1, .truncate = true}};
+        *c = (struct mcfg){.arch = s->arch, .L = s->L, .d = s->d, .H = s->H, .G = s->G, .head_dim = s->head_dim, .F = s->F, .N = s->N,
+                           .max_pos = 1 << 20, .eps = 1e-6, .tie_embeddings = s->tie, .qkv_bias = s->qkv_bias, .qk_norm = s->qk_norm,
+                           .bos = -1, .pad = -1, .rope = {.theta = s->theta, .factor = 1, .attention_factor = 1, .truncate = true}};
         return true;
     }
     return false;
@@ -73,7 +74,8 @@ struct inferer {
 static int next_ids(struct inferer *f, struct view hidden, int64_t row, int32_t n, int32_t *out, struct err *e)
 {
     const struct mcfg *c = &f->m->cfg;
-    be_head_ce(f->m->be, &(struct op_head_ce){.lp = f->lp, .best = f->best, .h = view_at(hidden, row * c->d, n * c->d), .w = model_head(f->m)->w, .target = f->target, .rows = n, .dim = c->d, .vocab = c->N});
+    be_head_ce(f->m->be, &(struct op_head_ce){.lp = f->lp, .best = f->best, .h = view_at(hidden, row * c->d, n * c->d),
+                                              .w = model_head(f->m)->w, .target = f->target, .rows = n, .dim = c->d, .vocab = c->N});
     be_get(f->m->be, out, view_at(f->best, 0, n));
     return be_sync(f->m->be, e);
 }
@@ -106,7 +108,8 @@ static int decode_all(struct inferer *f, struct err *e)
             tok[s] = &f->last[s];
             len[s] = 1;
         }
-        rc = batch_set(&f->batch, f->o->batch, tok, len, NULL, f->m->cfg.N, e) || model_step(f->m, &f->acts, f->cache, 0, &f->batch, &hidden, e) ? -1 : 0;
+        rc = batch_set(&f->batch, f->o->batch, tok, len, NULL, f->m->cfg.N, e) || model_step(f->m, &f->acts, f->cache, 0, &f->batch,
+            &hidden, e) ? -1 : 0;
         rc = rc ? rc : next_ids(f, hidden, 0, f->o->batch, f->last, e);
     }
     free(tok);
@@ -171,9 +174,12 @@ int bench_infer(struct model *m, const struct infer_opts *o, struct infer_run *o
     int64_t rows = MAX(MIN(o->piece, o->context), (int64_t)o->batch);
     size_t keep, tmp;
     struct acts_opts ao = {.rows = rows, .seqs = o->batch};
-    *out = (struct infer_run){.weight_bytes = (double)m->be->mem_used_bytes, .cache_bytes = (double)cache_bytes(m, o->batch, o->context + o->decode)};
+    *out = (struct infer_run){.weight_bytes = (double)m->be->mem_used_bytes, .cache_bytes = (double)cache_bytes(m, o->batch,
+                                  o->context + o->decode)};
     TRY(acts_plan(m, &ao, &keep, &tmp, e));
-    out->need_bytes = out->weight_bytes + out->cache_bytes + (double)keep + (double)tmp + (double)(8 * rows + 4 * (o->batch + 1) + 12 * o->batch); /* ids, positions, offsets; the head's */
+    // ids, positions, offsets; the head's
+    out->need_bytes = out->weight_bytes + out->cache_bytes + (double)keep + (double)tmp + (double)(8 * rows + 4 * (o->batch + 1) +
+        12 * o->batch);
     out->fits = o->limit_bytes <= 0 || out->need_bytes <= o->limit_bytes;
     if (!out->fits)
         return 0;

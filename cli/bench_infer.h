@@ -1,6 +1,7 @@
 /*
- * Inference, timed: a batch of prompts of random ids is computed (prefill: every prompt, up to the logits of its last token), then decoded greedily. For `dashlab bench infer` [DASH Appendix, Tables 11 to 13].
- * Models: a path, or a named shape with random weights; hybrids of either by a layer spec (linear mixers as Stage 1 starts them).
+ * Inference, timed: a batch of prompts of random ids is computed (prefill: every prompt, up to the logits of its last token), then
+ * decoded greedily. For `dashlab bench infer` [DASH Appendix, Tables 11 to 13]. Models: a path, or a named shape with random weights;
+ * hybrids of either by a layer spec (linear mixers as Stage 1 starts them).
  */
 #ifndef CLI_BENCH_INFER_H
 #define CLI_BENCH_INFER_H
@@ -29,7 +30,8 @@ struct infer_run {
 };
 int bench_infer(struct model *m, const struct infer_opts *o, struct infer_run *out, struct err *e);
 
-/* "qwen2.5-0.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b", "llama-3.2-1b", "smollm2-135m": the shape's configuration; false for another name. */
+/* "qwen2.5-0.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b", "llama-3.2-1b", "smollm2-135m": the shape's configuration; false for another
+ * name. */
 bool infer_shape(const char *name, struct mcfg *c);
 /* A model by path, or by the name of a shape with random weights. */
 int infer_model(struct model **m, struct backend *be, const char *path_or_shape, uint64_t seed, struct err *e);

@@ -1,4 +1,5 @@
-/* How long making RULER's samples takes, task by task: size search, random draws and text, sentence boundaries, counting of tokens, writing. */
+/* How long making RULER's samples takes, task by task: size search, random draws and text, sentence boundaries, counting of tokens,
+ * writing. */
 #include "cli/bench_ruler.h"
 
 #include <stdio.h>
@@ -25,8 +26,9 @@ static void print_row(const struct row *r, bool json, struct jw *w)
     const struct ruler_timing *t = &r->t;
     double s = total(t);
     if (!json) {
-        printf("%-16s %9.0f %9.2f %9.1f %9.1f %9.1f %9.1f %9.1f\n", r->task, s > 0 ? (double)t->samples / s : 0, t->tokenise > 0 ? (double)t->tokens / t->tokenise / 1e6 : 0,
-               1e3 * t->search, 1e3 * t->draw, 1e3 * t->split, 1e3 * t->tokenise, 1e3 * t->write);
+        printf("%-16s %9.0f %9.2f %9.1f %9.1f %9.1f %9.1f %9.1f\n", r->task, s > 0 ? (double)t->samples / s : 0,
+               t->tokenise > 0 ? (double)t->tokens / t->tokenise / 1e6 : 0, 1e3 * t->search, 1e3 * t->draw, 1e3 * t->split,
+               1e3 * t->tokenise, 1e3 * t->write);
         return;
     }
     jw_obj(w);
@@ -51,7 +53,8 @@ static int measure(struct ruler_gen_opts *o, const char *dir, struct row *rows, 
     for (size_t i = 0; names[i]; i++) {
         const char *at = given ? strstr(given, names[i]) : names[i];
         size_t len = strlen(names[i]);
-        if (!at || (given && ((at > given && at[-1] != ',') || (at[len] && at[len] != ','))) || (!given && strncmp(names[i], "qa_", 3) == 0))
+        if (!at || (given && ((at > given && at[-1] != ',') || (at[len] && at[len] != ','))) ||
+            (!given && strncmp(names[i], "qa_", 3) == 0))
             continue;
         struct row *r = &rows[(*n)++];
         *r = (struct row){.task = names[i]};
@@ -74,7 +77,8 @@ static void print_all(const struct row *rows, size_t n, double load, bool json)
     jw_key(&w, "tasks");
     jw_arr(&w);
     if (!json)
-        printf("%-16s %9s %9s %9s %9s %9s %9s %9s\n", "task", "samples/s", "Mtoken/s", "search ms", "draw ms", "split ms", "count ms", "write ms");
+        printf("%-16s %9s %9s %9s %9s %9s %9s %9s\n", "task", "samples/s", "Mtoken/s", "search ms", "draw ms", "split ms", "count ms",
+               "write ms");
     for (size_t i = 0; i < n; i++) {
         print_row(&rows[i], json, &w);
         sum.t.search += rows[i].t.search;
@@ -102,14 +106,19 @@ int bench_cmd_ruler(int argc, char **argv, struct err *e)
     struct common c = COMMON_INIT;
     const char *tokenizer = NULL, *tasks = NULL, *flavour = "compact";
     int64_t samples = 100, length = 1024;
-    const struct opt opts[] = {{.name = "tokenizer", .type = OPT_STR, .dst = &tokenizer, .arg = "PATH", .help = "model folder, tokenizer.json, or bytes4; default: the bundled teacher's", .group = "Bench"},
-                               {.name = "length", .type = OPT_I64, .dst = &length, .arg = "N", .lo = 1, .hi = 1 << 24, .help = "tokens of a sample", .group = "Bench"},
-                               {.name = "samples", .type = OPT_I64, .dst = &samples, .arg = "N", .lo = 1, .hi = 1e6, .help = "of each task", .group = "Bench"},
-                               {.name = "tasks", .type = OPT_STR, .dst = &tasks, .arg = "T,..", .help = "default: the 11 without question files", .group = "Bench"},
-                               {.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours, .help = "compact or nvidia", .group = "Bench"},
-                               COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab bench ruler [OPTIONS]", .about = "Making of RULER's samples: size search, draws, sentence boundaries, counting, writing. One thread.",
-                                  .examples = "  dashlab bench ruler\n  dashlab bench ruler --flavour nvidia --length 4096", .opts = opts, .n_opts = ARRAY_LEN(opts)};
+    const struct opt opts[] = {{.name = "tokenizer", .type = OPT_STR, .dst = &tokenizer, .arg = "PATH",
+                                .help = "model folder, tokenizer.json, or bytes4; default: the bundled teacher's", .group = "Bench"},
+                               {.name = "length", .type = OPT_I64, .dst = &length, .arg = "N", .lo = 1, .hi = 1 << 24,
+                                .help = "tokens of a sample", .group = "Bench"}, {.name = "samples", .type = OPT_I64, .dst = &samples,
+                                   .arg = "N", .lo = 1, .hi = 1e6, .help = "of each task", .group = "Bench"},
+                               {.name = "tasks", .type = OPT_STR, .dst = &tasks, .arg = "T,..",
+                                .help = "default: the 11 without question files", .group = "Bench"},
+                               {.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours,
+                                .help = "compact or nvidia", .group = "Bench"}, COMMON_OPTS(&c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab bench ruler [OPTIONS]",
+                                  .about = "Making of RULER's samples: size search, draws, sentence boundaries, counting, writing. One "
+                                  "thread.", .examples = "  dashlab bench ruler\n  dashlab bench ruler --flavour nvidia --length 4096",
+                                  .opts = opts, .n_opts = ARRAY_LEN(opts)};
     struct row rows[RULER_MAX_TASKS];
     char data[1024], teacher[1024], dir[] = "/tmp/dashlab-bench-XXXXXX";
     struct tok *tok = NULL;
@@ -120,7 +129,8 @@ int bench_cmd_ruler(int argc, char **argv, struct err *e)
     if (done)
         return 0;
     TRY(cli_bundled(data, "ruler/data", e));
-    struct ruler_gen_opts o = {.counter = {ruler_bytes4_count, NULL}, .lengths = &length, .n_lengths = 1, .tasks = tasks, .samples = samples, .seed = c.seed, .flavour = flavour, .data_dir = data};
+    struct ruler_gen_opts o = {.counter = {ruler_bytes4_count, NULL}, .lengths = &length, .n_lengths = 1, .tasks = tasks,
+                               .samples = samples, .seed = c.seed, .flavour = flavour, .data_dir = data};
     if (!tokenizer || strcmp(tokenizer, "bytes4") != 0) {
         if (!tokenizer)
             TRY(cli_bundled(teacher, "experiments/tiny/teacher", e));

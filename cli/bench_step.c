@@ -144,13 +144,15 @@ static int make_cache(struct stepper *s, struct err *e)
     return stream_open(&s->st, s->be, &s->shard, s->teacher, &s->cache, s->o->rows, 1, e);
 }
 
-/* Stage 3: Full attention at every fifth layer (0, 5, 10 of the tiny teacher), GDN elsewhere. Stage 2: both in every layer but the first, as DASH searches. */
+/* Stage 3: Full attention at every fifth layer (0, 5, 10 of the tiny teacher), GDN elsewhere. Stage 2: both in every layer but the
+ * first, as DASH searches. */
 static int make_student(struct stepper *s, struct err *e)
 {
     unsigned ops[MCFG_MAX_LAYERS];
     bool search = s->o->stage == 2;
     for (int64_t l = 0; l < s->teacher->cfg.L; l++)
-        ops[l] = search ? MIX_BIT(MIX_FULL) | (l ? MIX_BIT(MIX_GDN) : 0) | (l && s->o->window ? MIX_BIT(MIX_WINDOW) : 0) : l % 5 == 0 ? MIX_BIT(MIX_FULL) : MIX_BIT(MIX_GDN);
+        ops[l] = search ? MIX_BIT(MIX_FULL) | (l ? MIX_BIT(MIX_GDN) : 0) | (l && s->o->window ? MIX_BIT(MIX_WINDOW) : 0) : l % 5 == 0
+            ? MIX_BIT(MIX_FULL) : MIX_BIT(MIX_GDN);
     struct assemble_opts as = {.ops = ops, .window = s->o->window, .copy = !search};
     TRY(model_assemble(&s->student, s->teacher, s->lin, &as, e));
     if (search)
@@ -174,8 +176,9 @@ static int open_alone(struct stepper *s, struct err *e)
     s->host = malloc((size_t)s->R * sizeof *s->host);
     if (!s->host)
         return err_nomem(e, (size_t)s->R * sizeof *s->host, "losses");
-    bool failed = dmem_open(&s->keep, s->be, keep, e) || dmem_open(&s->tmp, s->be, tmp, e) || be_view(s->be, s->be->act, s->R * D, &s->y, e) ||
-                  be_view(s->be, s->be->act, s->R * D, &s->ds, e) || be_view(s->be, s->be->stat, s->R, &s->w, e) || be_view(s->be, s->be->stat, s->R, &s->loss, e);
+    bool failed = dmem_open(&s->keep, s->be, keep, e) || dmem_open(&s->tmp, s->be, tmp, e) || be_view(s->be, s->be->act, s->R * D, &s->y,
+        e) || be_view(s->be, s->be->act, s->R * D, &s->ds, e) || be_view(s->be, s->be->stat, s->R, &s->w, e) ||
+        be_view(s->be, s->be->stat, s->R, &s->loss, e);
     return failed ? -1 : 0;
 }
 
@@ -231,8 +234,9 @@ static int update(struct stepper *s, struct err *e)
         return ERR(e, E_NUMERIC, "bench step: stage %d: the gradient is not finite after %" PRId64 " steps", s->o->stage, s->step);
     for (size_t i = 0; i < s->params->n; i++) {
         struct param *p = s->params->v[i];
-        be_adamw(s->be, &(struct op_adamw){.w = p->master, .w_act = p->w.p != p->master.p ? p->w : NO_VIEW, .m = p->m, .v = p->v, .g = p->g, .n = p->master.n, .lr = 1e-4, .b1 = b1,
-                                           .b2 = b2, .eps = 1e-8, .wd = p->decay ? 0.01 : 0, .bc1 = 1 - pow(b1, t), .bc2 = 1 - pow(b2, t), .gscale = sq > 1 ? 1 / sqrt(sq) : 1});
+        be_adamw(s->be, &(struct op_adamw){.w = p->master, .w_act = p->w.p != p->master.p ? p->w : NO_VIEW, .m = p->m, .v = p->v, .g = p->g,
+                                           .n = p->master.n, .lr = 1e-4, .b1 = b1, .b2 = b2, .eps = 1e-8, .wd = p->decay ? 0.01 : 0,
+                                           .bc1 = 1 - pow(b1, t), .bc2 = 1 - pow(b2, t), .gscale = sq > 1 ? 1 / sqrt(sq) : 1});
     }
     return be_sync(s->be, e);
 }
@@ -248,7 +252,8 @@ static void align_layer(void *ctx, int64_t l, struct view h, struct view y)
     struct err ignored = ERR_INIT; /* sticky */
     c.save = c.wgrad = true;
     mixer_fwd(&c, x, h, s->y, &sv);
-    be_align_loss(s->be, &(struct op_align_loss){.loss = s->loss, .ds = s->ds, .s = s->y, .t = view_at(y, 0, s->R * s->teacher->cfg.d), .w = s->w, .rows = s->R, .dim = s->teacher->cfg.d});
+    be_align_loss(s->be, &(struct op_align_loss){.loss = s->loss, .ds = s->ds, .s = s->y, .t = view_at(y, 0, s->R * s->teacher->cfg.d),
+                                                 .w = s->w, .rows = s->R, .dim = s->teacher->cfg.d});
     mixer_bwd(&c, x, h, s->ds, NO_VIEW, &sv);
     dmem_release(&s->keep, k);
     dmem_release(&s->tmp, t);
@@ -336,7 +341,8 @@ int bench_prefill(struct model *m, int64_t rows, uint64_t seed, struct bench_run
     *out = (struct bench_run){.tokens = (double)rows};
     p.logits = malloc((size_t)m->cfg.N * sizeof *p.logits);
     int rc = ids && p.logits ? 0 : err_nomem(e, (size_t)m->cfg.N * sizeof *p.logits, "logits");
-    if (rc == 0 && (batch_open(&p.batch, m->be, rows, 1, e) || acts_open(&p.acts, m, &ao, e) || batch_set(&p.batch, 1, &tok, &len, NULL, m->cfg.N, e)))
+    if (rc == 0 && (batch_open(&p.batch, m->be, rows, 1, e) || acts_open(&p.acts, m, &ao, e) ||
+                    batch_set(&p.batch, 1, &tok, &len, NULL, m->cfg.N, e)))
         rc = -1;
     if (rc == 0)
         rc = repeat(m->be, prefill, &p, out, e);

@@ -1,7 +1,8 @@
 /*
- * Whole training steps and prefill on random token ids, timed, for `dashlab bench`. A step is what the trainer does for one batch: forward, loss, backward, AdamW; teacher
- * hidden rows come from memory in stages 2 and 3, as they come from the cache in a real run (or the teacher runs), and the teacher runs within the step in stage 1. FLOPs are those that the ops'
- * own cost functions count (be->flops); time by op is taken by a table of ops put in front of the backend's own.
+ * Whole training steps and prefill on random token ids, timed, for `dashlab bench`. A step is what the trainer does for one batch:
+ * forward, loss, backward, AdamW; teacher hidden rows come from memory in stages 2 and 3, as they come from the cache in a real run (or
+ * the teacher runs), and the teacher runs within the step in stage 1. FLOPs are those that the ops' own cost functions count
+ * (be->flops); time by op is taken by a table of ops put in front of the backend's own.
  */
 #ifndef CLI_BENCH_STEP_H
 #define CLI_BENCH_STEP_H
@@ -22,7 +23,8 @@ struct bench_run {
     struct bench_part part[OP_COUNT];
 };
 struct bench_step_opts {
-    int stage;          /* 1: mixers aligned layer by layer; 2: gradient on the mixture weights; 3: all weights of a hybrid, KL to the teacher */
+    // 1: mixers aligned layer by layer; 2: gradient on the mixture weights; 3: all weights of a hybrid, KL to the teacher
+    int stage;
     int64_t rows, seq;  /* sequences and their length */
     uint64_t seed;
     int64_t window;     /* stage 2: tri-state with this window; 0: Full and GDN. Layer 0 stays Full */

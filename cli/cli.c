@@ -31,7 +31,8 @@ int cli_parse(const struct cmd_spec *s, struct common *c, int argc, char **argv,
     if (rc != 0 || *done)
         return rc;
     if (*n_pos < s->min_pos)
-        return ERR(e, E_USAGE, "%zu more argument%s needed; usage: %s", s->min_pos - *n_pos, s->min_pos - *n_pos == 1 ? "" : "s", s->synopsis);
+        return ERR(e, E_USAGE, "%zu more argument%s needed; usage: %s", s->min_pos - *n_pos, s->min_pos - *n_pos == 1 ? "" : "s",
+                   s->synopsis);
     for (int i = 0; level_words[i]; i++)
         if (!strcmp(level_words[i], c->log_level))
             log_set_level((enum log_level)i);
@@ -59,14 +60,16 @@ int cli_sub(const char *parent, const struct cmd *subs, size_t n, int argc, char
     for (size_t i = 0; i < n && i < ARRAY_LEN(words); i++)
         words[i] = subs[i].name;
     const char *near = nearest_word(argv[0], words, n);
-    return ERR(e, E_USAGE, "unknown command '%s %s'%s%s%s", parent, argv[0], near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return ERR(e, E_USAGE, "unknown command '%s %s'%s%s%s", parent, argv[0], near ? ", did you mean '" : "", near ? near : "",
+               near ? "'?" : "");
 }
 
 int cli_open(struct cli_rt *rt, const struct common *c, const char *name, struct err *e)
 {
     *rt = (struct cli_rt){0};
     TRY(pool_open(&rt->pool, (int)c->threads, e));
-    struct backend_opts o = {.name = name ? name : !strcmp(c->device, "auto") ? "cuda" : c->device, .pool = rt->pool, .act = strcmp(c->dtype, "bf16") ? DT_F32 : DT_BF16};
+    struct backend_opts o = {.name = name ? name : !strcmp(c->device, "auto") ? "cuda" : c->device, .pool = rt->pool,
+                             .act = strcmp(c->dtype, "bf16") ? DT_F32 : DT_BF16};
     int rc = -1;
     if (!name && !strcmp(c->device, "auto")) {
         struct err ignored = ERR_INIT;
@@ -106,5 +109,6 @@ int cli_bundled(char dst[1024], const char *rel, struct err *e)
         if (access(dst, R_OK) == 0)
             return 0;
     }
-    return ERR(e, E_INPUT, "bundled file '%s' not found (looked in $DASHLAB_HOME, ., the source tree and " DASHLAB_PREFIX "/share/dashlab)", rel);
+    return ERR(e, E_INPUT, "bundled file '%s' not found (looked in $DASHLAB_HOME, ., the source tree and " DASHLAB_PREFIX "/share/dashlab)",
+               rel);
 }

@@ -1,7 +1,7 @@
 /*
- * The command line. Each command is one function `int cmd_X(int argc, char **argv, struct err *e)`: argv[0] is the first word after the command, 0 = ok, -1 = error whose code becomes the
- * exit code (E_CHECK when a check failed after results were printed). Commands print results to stdout, main prints errors to stderr and exits. This folder is the only place that
- * does either.
+ * The command line. Each command is one function `int cmd_X(int argc, char **argv, struct err *e)`: argv[0] is the first word after the
+ * command, 0 = ok, -1 = error whose code becomes the exit code (E_CHECK when a check failed after results were printed). Commands print
+ * results to stdout, main prints errors to stderr and exits. This folder is the only place that does either.
  */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
@@ -45,12 +45,14 @@ struct cmd_spec {
     size_t n_opts;
     size_t min_pos, max_pos;
 };
-int cli_parse(const struct cmd_spec *s, struct common *c, int argc, char **argv, const char **pos, size_t *n_pos, bool *done, struct err *e);
+int cli_parse(const struct cmd_spec *s, struct common *c, int argc, char **argv, const char **pos, size_t *n_pos, bool *done,
+              struct err *e);
 
 /* Two-word commands ("model info"): picks the sub command; unknown words get the nearest. */
 int cli_sub(const char *parent, const struct cmd *subs, size_t n, int argc, char **argv, struct err *e);
 
-/* The process' pool and a backend from the common options ("auto": cuda when built and present, else cpu). name overrides ("ref64"). Closed by cli_close. */
+/* The process' pool and a backend from the common options ("auto": cuda when built and present, else cpu). name overrides ("ref64").
+ * Closed by cli_close. */
 struct cli_rt {
     struct pool *pool;
     struct backend *be;
@@ -58,7 +60,8 @@ struct cli_rt {
 int cli_open(struct cli_rt *rt, const struct common *c, const char *name, struct err *e);
 void cli_close(struct cli_rt *rt);
 
-/* Where the bundled files are: $DASHLAB_HOME, the source tree when run from it, or PREFIX/share/dashlab. rel e.g. "experiments/tiny/teacher". */
+/* Where the bundled files are: $DASHLAB_HOME, the source tree when run from it, or PREFIX/share/dashlab. rel e.g.
+ * "experiments/tiny/teacher". */
 int cli_bundled(char dst[1024], const char *rel, struct err *e);
 
 /* Commands, one file cmd_X.c each. */

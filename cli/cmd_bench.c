@@ -51,7 +51,8 @@ static void warn_if_busy(struct bench *b)
     if (file_exists("/proc/loadavg") && file_read("/proc/loadavg", 256, &text, &ignored) == 0 && (load = strtod(str_c(&text), NULL)) > 0) {
         jw_kf64(&b->w, "load_before", load);
         if (load > 0.5)
-            log_warn("the load of this machine is %.1f before the measurement of %d thread%s: times and ratios are noisy", load, threads, threads == 1 ? "" : "s");
+            log_warn("the load of this machine is %.1f before the measurement of %d thread%s: times and ratios are noisy", load, threads,
+                     threads == 1 ? "" : "s");
     }
     str_free(&text);
 }
@@ -96,7 +97,8 @@ static void op_head(const struct bench *b)
 {
     if (b->c.json)
         return;
-    printf("%-13s %-46s %11s %9s %8s %9s %9s%s\n", "op", "shape", "time", "GFLOP/s", "GB/s", "roofline", "error", b->blas.lib ? "    OpenBLAS  ratio  best" : "");
+    printf("%-13s %-46s %11s %9s %8s %9s %9s%s\n", "op", "shape", "time", "GFLOP/s", "GB/s", "roofline", "error",
+           b->blas.lib ? "    OpenBLAS  ratio  best" : "");
 }
 
 static void op_row(void *ctx, const struct bench_row *r)
@@ -162,14 +164,18 @@ static int bench_cmd_op(int argc, char **argv, struct err *e)
     struct bench b = BENCH_INIT;
     struct bench_opts o = {0};
     const char *compare = NULL;
-    const struct opt opts[] = {{.name = "op", .type = OPT_STR, .dst = &o.op, .arg = "NAME", .help = "this operator, else all", .group = "Operator"},
-                               {.name = "shape", .type = OPT_STR, .dst = &o.shape, .arg = "K=V,..", .help = "this shape, e.g. m=512,n=1536,k=576", .group = "Operator"},
-                               {.name = "compare", .type = OPT_STR, .dst = &compare, .arg = "openblas", .words = compare_words, .help = "beside the matrix products", .group = "Operator"},
-                               {.name = "seconds", .type = OPT_F64, .dst = &o.seconds, .arg = "S", .lo = 0, .hi = 3600, .help = "for each row, 0 = 0.3", .group = "Operator"},
-                               COMMON_OPTS(&b.c)};
+    const struct opt opts[] = {{.name = "op", .type = OPT_STR, .dst = &o.op, .arg = "NAME", .help = "this operator, else all",
+                                .group = "Operator"}, {.name = "shape", .type = OPT_STR, .dst = &o.shape, .arg = "K=V,..",
+                                                       .help = "this shape, e.g. m=512,n=1536,k=576", .group = "Operator"},
+                               {.name = "compare", .type = OPT_STR, .dst = &compare, .arg = "openblas", .words = compare_words,
+                                .help = "beside the matrix products", .group = "Operator"}, {.name = "seconds", .type = OPT_F64,
+                                   .dst = &o.seconds, .arg = "S", .lo = 0, .hi = 3600, .help = "for each row, 0 = 0.3",
+                                   .group = "Operator"}, COMMON_OPTS(&b.c)};
     const struct cmd_spec spec = {.synopsis = "dashlab bench op [--op NAME [--shape K=V,..]] [OPTIONS]",
-                                  .about = "Time of single operators (median), FLOPs and bytes over it, share of the measured roofline, error against the double reference.",
-                                  .examples = "  dashlab bench op --op gemm --compare openblas\n  dashlab bench op --op gdn --shape lens=512,h=9,k=64,v=64", .opts = opts, .n_opts = ARRAY_LEN(opts)};
+                                  .about = "Time of single operators (median), FLOPs and bytes over it, share of the measured roofline, "
+                                  "error against the double reference.",
+                                  .examples = "  dashlab bench op --op gemm --compare openblas\n  dashlab bench op --op gdn --shape "
+                                  "lens=512,h=9,k=64,v=64", .opts = opts, .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done;
     TRY(cli_parse(&spec, &b.c, argc, argv, NULL, &n, &done, e));
@@ -204,7 +210,8 @@ static void gemm_rate(void *ctx, const struct bench_row *r)
     b->gemm = MAX(b->gemm, r->gflops);
 }
 
-/* The rate of the product, before and after what is measured against it: a clock or a neighbour that changes meanwhile shows as the higher bar. */
+/* The rate of the product, before and after what is measured against it: a clock or a neighbour that changes meanwhile shows as the
+ * higher bar. */
 static int measure_gemm(struct bench *b, struct err *e)
 {
     struct bench_opts o = {.op = "gemm", .shape = gemm_shape(b), .seconds = 0.5, .no_check = true, .seed = (uint64_t)b->c.seed};
@@ -242,7 +249,8 @@ static void run_parts(struct bench *b, const struct bench_run *r)
         kopt(&b->w, "gflops", rate);
         jw_end_obj(&b->w);
         if (!b->c.json && p->time_s > 0.005 * total)
-            printf("    %-14s %6" PRId64 " calls %9.2f ms %5.1f %% %9.2f GFLOP/s\n", op_names[top], p->calls, 1e3 * p->time_s, 100 * p->time_s / total, rate);
+            printf("    %-14s %6" PRId64 " calls %9.2f ms %5.1f %% %9.2f GFLOP/s\n", op_names[top], p->calls, 1e3 * p->time_s,
+                   100 * p->time_s / total, rate);
     }
     jw_end_arr(&b->w);
 }
@@ -263,8 +271,9 @@ static void print_run(struct bench *b, const char *key, const char *title, const
     jw_kf64(&b->w, "peak_bytes", r->peak_bytes);
     kopt(&b->w, "value", r->value);
     if (!b->c.json)
-        printf("%s: %.1f ms (best of %d %.1f), %.0f tokens/s, %.2f GFLOP counted, %.1f GFLOP/s = %.1f %% of the product's %.1f (%s), %.0f MiB, value %.6g\n", title,
-               1e3 * r->time_s, r->reps, 1e3 * r->best_s, r->tokens / r->time_s, 1e-9 * r->flops, rate, 100 * run_share(b, r), b->gemm, gemm_shape(b), r->peak_bytes / 1048576, r->value);
+        printf("%s: %.1f ms (best of %d %.1f), %.0f tokens/s, %.2f GFLOP counted, %.1f GFLOP/s = %.1f %% of the product's %.1f (%s), %.0f "
+               "MiB, value %.6g\n", title, 1e3 * r->time_s, r->reps, 1e3 * r->best_s, r->tokens / r->time_s, 1e-9 * r->flops, rate,
+               100 * run_share(b, r), b->gemm, gemm_shape(b), r->peak_bytes / 1048576, r->value);
     run_parts(b, r);
     jw_end_obj(&b->w);
     fflush(stdout);
@@ -315,16 +324,23 @@ static int bench_cmd_step(int argc, char **argv, struct err *e)
     int64_t stage = 3, rows = 8, seq = 1024, window = 0;
     bool teacher = false;
     double share;
-    const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH|SHAPE", .help = "the teacher, or a shape with random weights (qwen2.5-3b); without it the bundled tiny one", .group = "Step"},
-                               {.name = "stage", .type = OPT_I64, .dst = &stage, .arg = "1|2|3", .lo = 1, .hi = 3, .help = "align, search, distill", .group = "Step"},
-                               {.name = "rows", .type = OPT_I64, .dst = &rows, .arg = "N", .lo = 1, .hi = 64, .help = "sequences in the step", .group = "Step"},
-                               {.name = "seq", .type = OPT_I64, .dst = &seq, .arg = "N", .lo = 2, .hi = 1 << 20, .help = "their length", .group = "Step"},
-                               {.name = "window", .type = OPT_I64, .dst = &window, .arg = "N", .lo = 0, .hi = 1 << 20, .help = "stage 2: three operators, with this window; 0 = two", .group = "Step"},
-                               {.name = "teacher", .type = OPT_BOOL, .dst = &teacher, .help = "stages 2 and 3: the teacher runs in the step, instead of a cache of its hidden rows", .group = "Step"},
-                               COMMON_OPTS(&b.c)};
+    const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH|SHAPE",
+                                .help = "the teacher, or a shape with random weights (qwen2.5-3b); without it the bundled tiny one",
+                                .group = "Step"}, {.name = "stage", .type = OPT_I64, .dst = &stage, .arg = "1|2|3", .lo = 1, .hi = 3,
+                                                   .help = "align, search, distill", .group = "Step"},
+                               {.name = "rows", .type = OPT_I64, .dst = &rows, .arg = "N", .lo = 1, .hi = 64,
+                                .help = "sequences in the step", .group = "Step"}, {.name = "seq", .type = OPT_I64, .dst = &seq, .arg = "N",
+                                   .lo = 2, .hi = 1 << 20, .help = "their length", .group = "Step"},
+                               {.name = "window", .type = OPT_I64, .dst = &window, .arg = "N", .lo = 0, .hi = 1 << 20,
+                                .help = "stage 2: three operators, with this window; 0 = two", .group = "Step"},
+                               {.name = "teacher", .type = OPT_BOOL, .dst = &teacher,
+                                .help = "stages 2 and 3: the teacher runs in the step, instead of a cache of its hidden rows",
+                                .group = "Step"}, COMMON_OPTS(&b.c)};
     const struct cmd_spec spec = {.synopsis = "dashlab bench step [--model PATH] [--stage 1|2|3] [OPTIONS]",
-                                  .about = "One training step on random ids: time (median of 5, on a GPU of 20), tokens/s, counted FLOPs over time and their share of the matrix product's rate, time by operator.",
-                                  .examples = "  dashlab bench step --stage 3\n  dashlab bench step --device cuda --dtype bf16 --model qwen2.5-3b --stage 2 --rows 2 --seq 4096 --teacher", .opts = opts, .n_opts = ARRAY_LEN(opts)};
+                                  .about = "One training step on random ids: time (median of 5, on a GPU of 20), tokens/s, counted FLOPs "
+                                  "over time and their share of the matrix product's rate, time by operator.",
+                                  .examples = "  dashlab bench step --stage 3\n  dashlab bench step --device cuda --dtype bf16 --model "
+                                  "qwen2.5-3b --stage 2 --rows 2 --seq 4096 --teacher", .opts = opts, .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done;
     TRY(cli_parse(&spec, &b.c, argc, argv, NULL, &n, &done, e));
@@ -332,7 +348,8 @@ static int bench_cmd_step(int argc, char **argv, struct err *e)
         return 0;
     if (rows * seq > 1 << 24)
         return ERR(e, E_USAGE, "--rows %" PRId64 " times --seq %" PRId64 " is above 16777216 tokens", rows, seq);
-    struct bench_step_opts o = {.stage = (int)stage, .rows = rows, .seq = seq, .seed = (uint64_t)b.c.seed, .window = window, .teacher = teacher};
+    struct bench_step_opts o = {.stage = (int)stage, .rows = rows, .seq = seq, .seed = (uint64_t)b.c.seed, .window = window,
+                                .teacher = teacher};
     TRY(bench_start(&b, "step", e));
     int rc = do_step(&b, model, &o, &share, e);
     bench_end(&b, rc);
@@ -345,12 +362,15 @@ static int bench_cmd_prefill(int argc, char **argv, struct err *e)
     const char *model = NULL;
     int64_t rows = 512;
     double share;
-    const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH", .help = "folder or .gguf; without it the bundled tiny teacher", .group = "Prefill"},
-                               {.name = "rows", .type = OPT_I64, .dst = &rows, .arg = "N", .lo = 1, .hi = 1 << 20, .help = "tokens of the prompt", .group = "Prefill"},
-                               COMMON_OPTS(&b.c)};
+    const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH",
+                                .help = "folder or .gguf; without it the bundled tiny teacher", .group = "Prefill"},
+                               {.name = "rows", .type = OPT_I64, .dst = &rows, .arg = "N", .lo = 1, .hi = 1 << 20,
+                                .help = "tokens of the prompt", .group = "Prefill"}, COMMON_OPTS(&b.c)};
     const struct cmd_spec spec = {.synopsis = "dashlab bench prefill [--model PATH] [--rows N] [OPTIONS]",
-                                  .about = "Forward over a prompt of random ids and the logits of its last token: counted FLOPs over time, share of the matrix product's rate.",
-                                  .examples = "  dashlab bench prefill --model SmolLM2-135M-Instruct.Q4_1.gguf --rows 512", .opts = opts, .n_opts = ARRAY_LEN(opts)};
+                                  .about = "Forward over a prompt of random ids and the logits of its last token: counted FLOPs over "
+                                  "time, share of the matrix product's rate.",
+                                  .examples = "  dashlab bench prefill --model SmolLM2-135M-Instruct.Q4_1.gguf --rows 512", .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done;
     TRY(cli_parse(&spec, &b.c, argc, argv, NULL, &n, &done, e));
@@ -409,10 +429,13 @@ static int bench_summary(int argc, char **argv, struct err *e)
     char path[1024];
     const char *model = NULL, *home = getenv("HOME");
     double step = NAN, prefill = NAN;
-    const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH", .help = "for prefill; without it SmolLM2 in ~/.cache/dashlab", .group = "Bench"}, COMMON_OPTS(&b.c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab bench [op|step|prefill] [OPTIONS]", .about = "Without a sub command: the speeds that goals are set for: a tiny Stage-3 step, prefill of 512 tokens, four matrix products beside OpenBLAS.",
-                                  .examples = "  dashlab bench\n  dashlab bench op --op gemm --compare openblas\n  dashlab bench step --stage 3\n  dashlab bench prefill --model SmolLM2.gguf", .opts = opts,
-                                  .n_opts = ARRAY_LEN(opts)};
+    const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH",
+                                .help = "for prefill; without it SmolLM2 in ~/.cache/dashlab", .group = "Bench"}, COMMON_OPTS(&b.c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab bench [op|step|prefill] [OPTIONS]",
+                                  .about = "Without a sub command: the speeds that goals are set for: a tiny Stage-3 step, prefill of 512 "
+                                  "tokens, four matrix products beside OpenBLAS.",
+                                  .examples = "  dashlab bench\n  dashlab bench op --op gemm --compare openblas\n  dashlab bench step "
+                                  "--stage 3\n  dashlab bench prefill --model SmolLM2.gguf", .opts = opts, .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done;
     TRY(cli_parse(&spec, &b.c, argc, argv, NULL, &n, &done, e));

@@ -93,24 +93,28 @@ static void print_row(struct infer_cmd *b, const struct infer_opts *o, const str
     if (b->c.json)
         return;
     if (!r->fits)
-        printf("%8" PRId64 " %6d  out of memory: predicted %.2f GiB, limit %s\n", o->context, (int)o->batch, r->need_bytes / 1073741824, b->limit);
+        printf("%8" PRId64 " %6d  out of memory: predicted %.2f GiB, limit %s\n", o->context, (int)o->batch, r->need_bytes / 1073741824,
+               b->limit);
     else
-        printf("%8" PRId64 " %6d %10.2f [%.2f, %.2f] %9.3f [%.3f, %.3f] %10.1f %10.1f %10.1f %10.1f\n", o->context, (int)o->batch, 1e3 * r->prefill.median, 1e3 * r->prefill.lo, 1e3 * r->prefill.hi,
-               1e3 * r->step.median, 1e3 * r->step.lo, 1e3 * r->step.hi, 1e-9 * r->prefill_flops / r->prefill.median, r->cache_bytes / mib, r->prefill_peak / mib, r->decode_peak / mib);
+        printf("%8" PRId64 " %6d %10.2f [%.2f, %.2f] %9.3f [%.3f, %.3f] %10.1f %10.1f %10.1f %10.1f\n", o->context, (int)o->batch,
+               1e3 * r->prefill.median, 1e3 * r->prefill.lo, 1e3 * r->prefill.hi, 1e3 * r->step.median, 1e3 * r->step.lo, 1e3 * r->step.hi,
+               1e-9 * r->prefill_flops / r->prefill.median, r->cache_bytes / mib, r->prefill_peak / mib, r->decode_peak / mib);
     fflush(stdout);
 }
 
 static int each_context(struct infer_cmd *b, struct model *m, double limit, struct err *e)
 {
     if (!b->c.json)
-        printf("%s%s%s, %" PRId64 " parameters, %s\n%8s %6s %10s %s %17s %s %16s %10s %10s %10s\n", b->model ? b->model : "tiny teacher", b->layers ? ", hybrid " : "", b->layers ? b->layers : "", mcfg_params(&m->cfg), b->rt.be->desc, "context", "batch", "prefill ms", "[quartiles]", "decode ms", "[quartiles]",
-               "GFLOP/s", "cache MiB", "peak pre", "peak dec");
+        printf("%s%s%s, %" PRId64 " parameters, %s\n%8s %6s %10s %s %17s %s %16s %10s %10s %10s\n", b->model ? b->model : "tiny teacher",
+               b->layers ? ", hybrid " : "", b->layers ? b->layers : "", mcfg_params(&m->cfg), b->rt.be->desc, "context", "batch",
+               "prefill ms", "[quartiles]", "decode ms", "[quartiles]", "GFLOP/s", "cache MiB", "peak pre", "peak dec");
     for (const char *s = b->context; *s;) {
         char *end;
         long long v = strtoll(s, &end, 10);
         if (end == s || (*end && *end != ',') || v < 1 || v > 1 << 24)
             return ERR(e, E_USAGE, "--context '%s': a list of lengths from 1 to 16777216, such as 4096,8192", b->context);
-        struct infer_opts o = {.context = v, .decode = b->decode, .batch = (int32_t)b->batch, .warmup = (int)b->warmup, .reps = (int)b->reps, .piece = 8192, .limit_bytes = limit, .seed = (uint64_t)b->c.seed};
+        struct infer_opts o = {.context = v, .decode = b->decode, .batch = (int32_t)b->batch, .warmup = (int)b->warmup,
+                               .reps = (int)b->reps, .piece = 8192, .limit_bytes = limit, .seed = (uint64_t)b->c.seed};
         struct infer_run r;
         TRY(bench_infer(m, &o, &r, e));
         print_row(b, &o, &r);
@@ -123,19 +127,30 @@ int bench_cmd_infer(int argc, char **argv, struct err *e)
 {
     struct infer_cmd b = {.c = COMMON_INIT, .text = STR_INIT, .batch = -1, .decode = -1, .warmup = -1, .reps = -1, .window = 128};
     const struct opt opts[] = {
-        {.name = "model", .type = OPT_STR, .dst = &b.model, .arg = "PATH|SHAPE", .help = "folder, .gguf, or a shape with random weights (qwen2.5-3b); without it the bundled tiny teacher", .group = "Inference"},
-        {.name = "layers", .type = OPT_STR, .dst = &b.layers, .arg = "SPEC", .help = "a hybrid of it: \"full:0,5 window:2\", the rest linear mixers as Stage 1 starts them", .group = "Inference"},
-        {.name = "window", .type = OPT_I64, .dst = &b.window, .arg = "N", .lo = 1, .hi = 1 << 20, .help = "tokens of Window layers", .group = "Inference"},
-        {.name = "context", .type = OPT_STR, .dst = &b.context, .arg = "N,..", .help = "prompt lengths (cpu 256,512,1024; cuda 4096 to 65536)", .group = "Inference"},
-        {.name = "batch", .type = OPT_I64, .dst = &b.batch, .arg = "N", .lo = 1, .hi = 4096, .help = "sequences (cpu 4, cuda 16)", .group = "Inference"},
-        {.name = "decode", .type = OPT_I64, .dst = &b.decode, .arg = "N", .lo = 1, .hi = 1 << 20, .help = "tokens decoded (cpu 32, cuda 256)", .group = "Inference"},
-        {.name = "warmup", .type = OPT_I64, .dst = &b.warmup, .arg = "N", .lo = 0, .hi = 64, .help = "untimed rounds (cpu 1, cuda 3)", .group = "Inference"},
-        {.name = "reps", .type = OPT_I64, .dst = &b.reps, .arg = "N", .lo = 1, .hi = INFER_MAX_REPS, .help = "timed rounds (cpu 5, cuda 10)", .group = "Inference"},
-        {.name = "memory-limit", .type = OPT_STR, .dst = &b.limit, .arg = "SIZE", .help = "lengths predicted to need more are shown as out of memory (95.6GiB)", .group = "Inference"},
+        {.name = "model", .type = OPT_STR, .dst = &b.model, .arg = "PATH|SHAPE",
+         .help = "folder, .gguf, or a shape with random weights (qwen2.5-3b); without it the bundled tiny teacher", .group = "Inference"},
+        {.name = "layers", .type = OPT_STR, .dst = &b.layers, .arg = "SPEC",
+         .help = "a hybrid of it: \"full:0,5 window:2\", the rest linear mixers as Stage 1 starts them", .group = "Inference"},
+        {.name = "window", .type = OPT_I64, .dst = &b.window, .arg = "N", .lo = 1, .hi = 1 << 20, .help = "tokens of Window layers",
+         .group = "Inference"},
+        {.name = "context", .type = OPT_STR, .dst = &b.context, .arg = "N,..",
+         .help = "prompt lengths (cpu 256,512,1024; cuda 4096 to 65536)", .group = "Inference"},
+        {.name = "batch", .type = OPT_I64, .dst = &b.batch, .arg = "N", .lo = 1, .hi = 4096, .help = "sequences (cpu 4, cuda 16)",
+         .group = "Inference"},
+        {.name = "decode", .type = OPT_I64, .dst = &b.decode, .arg = "N", .lo = 1, .hi = 1 << 20,
+         .help = "tokens decoded (cpu 32, cuda 256)", .group = "Inference"},
+        {.name = "warmup", .type = OPT_I64, .dst = &b.warmup, .arg = "N", .lo = 0, .hi = 64, .help = "untimed rounds (cpu 1, cuda 3)",
+         .group = "Inference"},
+        {.name = "reps", .type = OPT_I64, .dst = &b.reps, .arg = "N", .lo = 1, .hi = INFER_MAX_REPS,
+         .help = "timed rounds (cpu 5, cuda 10)", .group = "Inference"},
+        {.name = "memory-limit", .type = OPT_STR, .dst = &b.limit, .arg = "SIZE",
+         .help = "lengths predicted to need more are shown as out of memory (95.6GiB)", .group = "Inference"},
         COMMON_OPTS(&b.c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab bench infer [--model PATH|SHAPE] [--layers SPEC] [--context N,..] [--batch N] [OPTIONS]",
-                                  .about = "Prefill latency, decoding time a token, cache and peak memory over context lengths; medians with quartiles.",
-                                  .examples = "  dashlab bench infer --layers full:2,9,11\n  dashlab bench infer --model qwen2.5-3b --device cuda --dtype bf16 --memory-limit 95.6GiB", .opts = opts, .n_opts = ARRAY_LEN(opts)};
+    const struct cmd_spec spec = {.synopsis = "dashlab bench infer [--model PATH|SHAPE] [--layers SPEC] [--context N,..] [--batch N] "
+                                  "[OPTIONS]", .about = "Prefill latency, decoding time a token, cache and peak memory over context "
+                                  "lengths; medians with quartiles.",
+                                  .examples = "  dashlab bench infer --layers full:2,9,11\n  dashlab bench infer --model qwen2.5-3b "
+                                  "--device cuda --dtype bf16 --memory-limit 95.6GiB", .opts = opts, .n_opts = ARRAY_LEN(opts)};
     struct model *base = NULL, *hybrid = NULL;
     struct linset *lin = NULL;
     double limit = 0;
@@ -160,7 +175,8 @@ int bench_cmd_infer(int argc, char **argv, struct err *e)
     jw_ki64(&b.w, "decode_tokens", b.decode);
     jw_key(&b.w, "rows");
     jw_arr(&b.w);
-    int rc = open_base(&base, &b, e) || (b.layers && open_hybrid(&hybrid, base, &lin, &b, e)) || each_context(&b, hybrid ? hybrid : base, limit, e) ? -1 : 0;
+    int rc = open_base(&base, &b, e) || (b.layers && open_hybrid(&hybrid, base, &lin, &b, e)) ||
+        each_context(&b, hybrid ? hybrid : base, limit, e) ? -1 : 0;
     jw_end_arr(&b.w);
     jw_end_obj(&b.w);
     if (rc == 0 && b.c.json)

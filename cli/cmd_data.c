@@ -10,7 +10,8 @@
 static int data_pack(int argc, char **argv, struct err *e)
 {
     return cli_stage(&kind_pack, "data pack", "Packs RULER samples and text into a token shard (RUN/out).",
-                     "  dashlab data pack --model M --text essays.txt --seq 512 --out shards/text\n  dashlab data pack --model M --ruler data/ruler --text experiments/tiny/prose --out shards/train", argc, argv, e);
+                     "  dashlab data pack --model M --text essays.txt --seq 512 --out shards/text\n  dashlab data pack --model M --ruler "
+                     "data/ruler --text experiments/tiny/prose --out shards/train", argc, argv, e);
 }
 
 static int list_benchmarks(const char *data, bool json, struct err *e)
@@ -22,7 +23,8 @@ static int list_benchmarks(const char *data, bool json, struct err *e)
     TRY(lmeval_data(data, dir, &from_bundle, e));
     int rc = lmeval_sources(dir, from_bundle, json, &out, &n, e);
     if (rc == 0 && !json)
-        printf("\nbenchmark files under %s: %d as expected, %d with the first documents only, %d that differ, %d missing\n", dir, n.ok, n.subset, n.wrong, n.missing);
+        printf("\nbenchmark files under %s: %d as expected, %d with the first documents only, %d that differ, %d missing\n", dir, n.ok,
+               n.subset, n.wrong, n.missing);
     if (rc == 0)
         print_str(&out);
     if (rc == 0 && json)
@@ -53,9 +55,13 @@ static int data_list(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
     const char *data = NULL;
-    const struct opt opts[] = {O_STR("data", &data, "DIR", "where benchmark files are; default: $DASHLAB_DATA, then the bundled ones", "Data"), COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab data list [--data DIR]", .about = "Bundled data, and every file of MMLU, ARC, PIQA and WinoGrande: found or missing, where it comes from, which SHA-256 to expect.",
-                                  .examples = "  dashlab data list\n  dashlab data list --data benchmarks --json", .opts = opts, .n_opts = ARRAY_LEN(opts)};
+    const struct opt opts[] = {O_STR("data", &data, "DIR", "where benchmark files are; default: $DASHLAB_DATA, then the bundled ones",
+                                     "Data"), COMMON_OPTS(&c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab data list [--data DIR]",
+                                  .about = "Bundled data, and every file of MMLU, ARC, PIQA and WinoGrande: found or missing, where it "
+                                  "comes from, which SHA-256 to expect.",
+                                  .examples = "  dashlab data list\n  dashlab data list --data benchmarks --json", .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts)};
     static const struct {
         const char *what, *path;
     } bundled[] = {{"RULER haystack (public-domain novels)", "ruler/data/essay.txt.zst"},
@@ -89,9 +95,11 @@ static int data_verify(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
     const struct opt opts[] = {COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab data verify DIR", .about = "Checks a token shard (sizes, ids, masks, hashes), or a folder of benchmark files against their expected content.",
-                                  .examples = "  dashlab data verify shards/train/out\n  dashlab data verify benchmarks", .opts = opts, .n_opts = ARRAY_LEN(opts),
-                                  .min_pos = 1, .max_pos = 1};
+    const struct cmd_spec spec = {.synopsis = "dashlab data verify DIR",
+                                  .about = "Checks a token shard (sizes, ids, masks, hashes), or a folder of benchmark files against "
+                                  "their expected content.",
+                                  .examples = "  dashlab data verify shards/train/out\n  dashlab data verify benchmarks", .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
     const char *pos[1];
     char path[1024], where[1024];
     size_t n;
@@ -106,13 +114,16 @@ static int data_verify(int argc, char **argv, struct err *e)
     if (!file_exists(path_join(where, path, "shard.json")))
         return verify_benchmarks(pos[0], c.json, e);
     TRY(shard_open(&s, path, true, e));
-    printf("%s: %" PRId64 " rows of %" PRId64 ", %" PRId64 " tokens, %.1f %% of them answers: as recorded\n", path, s.rows, s.seq, s.tokens, 100.0 * (double)s.answer_tokens / (double)s.tokens);
+    printf("%s: %" PRId64 " rows of %" PRId64 ", %" PRId64 " tokens, %.1f %% of them answers: as recorded\n", path, s.rows, s.seq, s.tokens,
+           100.0 * (double)s.answer_tokens / (double)s.tokens);
     shard_close(&s);
     return 0;
 }
 
 int cmd_data(int argc, char **argv, struct err *e)
 {
-    static const struct cmd subs[] = {{"pack", "token shard from RULER samples and text", data_pack}, {"passkey", "passkeys hidden in text (FlashMorph's data)", data_passkey}, {"list", "what is bundled and found", data_list}, {"verify", "check a token shard", data_verify}};
+    static const struct cmd subs[] = {{"pack", "token shard from RULER samples and text", data_pack},
+                                      {"passkey", "passkeys hidden in text (FlashMorph's data)", data_passkey},
+                                      {"list", "what is bundled and found", data_list}, {"verify", "check a token shard", data_verify}};
     return cli_sub("data", subs, ARRAY_LEN(subs), argc, argv, e);
 }

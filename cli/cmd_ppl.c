@@ -67,9 +67,10 @@ static void page_progress(void *ctx, int64_t pages, const struct wikitext_result
 static void print_wikitext(const struct wikitext_result *r, int64_t window, bool json)
 {
     if (!json) {
-        printf("rule lm-eval, windows of %" PRId64 "\npages %" PRId64 ", words %" PRId64 ", bytes %" PRId64 ", tokens scored %" PRId64 "\nlog-likelihood   %.6f nats\nword perplexity  %.6f\nbyte perplexity  %.6f\n"
-               "bits per byte    %.6f\n",
-               window, r->pages, r->words, r->bytes, r->tokens, r->ll, r->word_ppl, r->byte_ppl, r->bits_per_byte);
+        printf("rule lm-eval, windows of %" PRId64 "\npages %" PRId64 ", words %" PRId64 ", bytes %" PRId64 ", tokens scored "
+               "%" PRId64 "\nlog-likelihood   %.6f nats\nword perplexity  %.6f\nbyte perplexity  %.6f\n"
+               "bits per byte    %.6f\n", window, r->pages, r->words, r->bytes, r->tokens, r->ll, r->word_ppl, r->byte_ppl,
+               r->bits_per_byte);
         return;
     }
     struct str s = STR_INIT;
@@ -160,7 +161,9 @@ int cmd_ppl(int argc, char **argv, struct err *e)
         O_STR("file", &a.file, "F", "text, taken as it is (- for standard input)", "Text"),
         O_STR("ids", &a.ids, "F", "token ids in place of a text (.u16, .i32, JSON or numbers)", "Text"),
         O_INT("max-tokens", &a.max_tokens, 0, 1e15, "the first N tokens, 0 = all", "Text"),
-        O_WORD("rule", &a.rule, "RULE", rule_words, "nonoverlap, stride, hf (the guide's weights), llamacpp, or lm-eval: word, byte and bits-per-byte perplexity of raw WikiText by page", "Rule"),
+        O_WORD("rule", &a.rule, "RULE", rule_words,
+               "nonoverlap, stride, hf (the guide's weights), llamacpp, or lm-eval: word, byte and bits-per-byte perplexity of raw "
+               "WikiText by page", "Rule"),
         O_INT("window", &o.window, 2, 1 << 24, "tokens of context; lm-eval: default the model's length", "Rule"),
         O_INT("max-pages", &a.max_pages, 0, 1e9, "lm-eval: the first N pages, 0 = all", "Rule"),
         O_INT("stride", &o.stride, 1, 1 << 24, "step of the stride and hf rules", "Rule"),

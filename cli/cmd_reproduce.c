@@ -69,8 +69,8 @@ static int write_runs(const struct plan *p, const char *dir, struct err *e)
     str_puts(&s, "stage\tkind\tsettings\tstate\trun\n");
     for (size_t i = 0; i < p->n; i++) {
         const struct node *n = p->nodes[i];
-        str_printf(&s, "%s\t%s\t%s\t%s\t%s\n", n->stage->id, n->kind->name, n->point, n->declined ? "declined" : n->error ? "failed" : n->state == RUN_COMPLETE ? "complete" : "not run",
-                   n->key[0] ? path_base(n->dir) : "-");
+        str_printf(&s, "%s\t%s\t%s\t%s\t%s\n", n->stage->id, n->kind->name, n->point, n->declined ? "declined" : n->error ? "failed"
+                   : n->state == RUN_COMPLETE ? "complete" : "not run", n->key[0] ? path_base(n->dir) : "-");
     }
     int rc = str_ok(&s, "runs.tsv", e) || mkdir_p(dir, e) || file_write(path_join(path, dir, "runs.tsv"), str_c(&s), s.len, e);
     str_free(&s);
@@ -176,17 +176,21 @@ static int reproduce_run(struct repro *r, struct err *e)
         *e = first;
         return -1;
     }
-    rc = make_reports(r, !r->c.json, &missing, &verdict, e) || (!*r->only && run_checks(r, !r->c.json, &broken, &verdict, e)) ? -1 : 0; /* a part of the stages fills no table */
+    // a part of the stages fills no table
+    rc = make_reports(r, !r->c.json, &missing, &verdict, e) || (!*r->only && run_checks(r, !r->c.json, &broken, &verdict, e)) ? -1 : 0;
     if (rc == 0 && r->c.json)
         print_json(r, &s, broken, str_c(&verdict));
     else if (rc == 0) {
-        printf("%d stages: %d up to date, %d ran (%d resumed), %d failed, %d declined; %s, results in %s/%s/%s, all of them in %s/index.html\n", s.total, s.up_to_date, s.ran, s.resumed, s.failed, s.declined, r->env.rt.be ? r->env.rt.be->desc : "nothing computed",
-               r->out, r->m.name, r->m.scale, r->out);
-        printf("RESULT (%s scale%s): %s\n", r->m.scale, strcmp(r->m.scale, "paper") ? ", not the paper's setting" : "", verdict.len ? str_c(&verdict) : "no report asked for");
+        printf("%d stages: %d up to date, %d ran (%d resumed), %d failed, %d declined; %s, results in %s/%s/%s, all of them in "
+               "%s/index.html\n", s.total, s.up_to_date, s.ran, s.resumed, s.failed, s.declined,
+               r->env.rt.be ? r->env.rt.be->desc : "nothing computed", r->out, r->m.name, r->m.scale, r->out);
+        printf("RESULT (%s scale%s): %s\n", r->m.scale, strcmp(r->m.scale, "paper") ? ", not the paper's setting" : "",
+               verdict.len ? str_c(&verdict) : "no report asked for");
     }
     str_free(&verdict);
     if (rc == 0 && s.failed) /* each was reported as it failed; the first decides the exit code */
-        rc = ERR(e, first.code ? first.code : E_CHECK, "%d of %d stages failed (or wait for one that did), the first: %s", s.failed, s.total, first.msg);
+        rc = ERR(e, first.code ? first.code : E_CHECK, "%d of %d stages failed (or wait for one that did), the first: %s", s.failed,
+                 s.total, first.msg);
     if (rc == 0 && broken)
         rc = ERR(e, E_CHECK, "%d of %zu checks of '%s' do not hold", broken, r->m.n_checks, r->m.path);
     return rc;
@@ -212,7 +216,8 @@ static int export_jobs(struct repro *r, const char *dir, struct err *e)
     int jobs = 0;
     str_puts(&command, "dashlab reproduce");
     put_quoted(&command, r->manifest);
-    const char *const pairs[][2] = {{"--scale", r->scale}, {"--runs", r->runs}, {"--out", r->out}, {"--device", r->c.device}, {"--dtype", r->c.dtype}};
+    const char *const pairs[][2] = {{"--scale", r->scale}, {"--runs", r->runs}, {"--out", r->out}, {"--device", r->c.device},
+                                    {"--dtype", r->c.dtype}};
     for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
         str_printf(&command, " %s", pairs[i][0]);
         put_quoted(&command, pairs[i][1]);
@@ -220,7 +225,8 @@ static int export_jobs(struct repro *r, const char *dir, struct err *e)
     int rc = command.failed ? err_nomem(e, command.len, "a command") : export_slurm(&r->p, str_c(&command), dir, &jobs, e);
     str_free(&command);
     if (rc == 0)
-        printf("%d jobs and their report in %s; queue them with %s/submit.sh, from the folder in which reproduce would run\n", jobs, dir, dir);
+        printf("%d jobs and their report in %s; queue them with %s/submit.sh, from the folder in which reproduce would run\n", jobs, dir,
+               dir);
     return rc;
 }
 
@@ -228,16 +234,23 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
 {
     struct repro r = REPRO_INIT;
     const char *export = NULL;
-    const struct opt opts[] = {REPRO_OPTS(&r),
-                               {.name = "only", .type = OPT_STR, .dst = &r.only, .arg = "ID,..", .help = "these stages and what they need", .group = "Manifest"},
-                               {.name = "dry-run", .type = OPT_BOOL, .dst = &r.dry_run, .help = "print the plan, write nothing", .group = "Manifest"},
-                               {.name = "gflops", .type = OPT_F64, .dst = &r.gflops, .arg = "X", .lo = 0, .hi = 1e9, .help = "rate for the times of --dry-run; 0 = half of what this machine's matrix product does, measured for a moment", .group = "Manifest"},
-                               {.name = "format", .type = OPT_STR, .dst = &r.format, .arg = "text|dot", .words = format_words, .help = "of --dry-run", .group = "Manifest"},
-                               {.name = "export", .type = OPT_STR, .dst = &export, .arg = "slurm", .words = export_words, .help = "write jobs into DIR (the second argument) instead of running", .group = "Manifest"},
-                               {.name = "force", .type = OPT_BOOL, .dst = &r.force, .help = "run again what is complete", .group = "Manifest"},
-                               COMMON_OPTS(&r.c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab reproduce MANIFEST [OPTIONS]", .about = "Runs what is missing of a manifest, then makes its tables and figures. Killed at any moment, the same command goes on.",
-                                  .examples = "  dashlab reproduce experiments/table1.yaml\n  dashlab reproduce experiments/table1.yaml --scale ci", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 2};
+    const struct opt opts[] = {REPRO_OPTS(&r), {.name = "only", .type = OPT_STR, .dst = &r.only, .arg = "ID,..",
+                                                .help = "these stages and what they need", .group = "Manifest"},
+                               {.name = "dry-run", .type = OPT_BOOL, .dst = &r.dry_run, .help = "print the plan, write nothing",
+                                .group = "Manifest"}, {.name = "gflops", .type = OPT_F64, .dst = &r.gflops, .arg = "X", .lo = 0, .hi = 1e9,
+                                                       .help = "rate for the times of --dry-run; 0 = half of what this machine's matrix "
+                                                       "product does, measured for a moment", .group = "Manifest"},
+                               {.name = "format", .type = OPT_STR, .dst = &r.format, .arg = "text|dot", .words = format_words,
+                                .help = "of --dry-run", .group = "Manifest"}, {.name = "export", .type = OPT_STR, .dst = &export,
+                                   .arg = "slurm", .words = export_words,
+                                   .help = "write jobs into DIR (the second argument) instead of running", .group = "Manifest"},
+                               {.name = "force", .type = OPT_BOOL, .dst = &r.force, .help = "run again what is complete",
+                                .group = "Manifest"}, COMMON_OPTS(&r.c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab reproduce MANIFEST [OPTIONS]",
+                                  .about = "Runs what is missing of a manifest, then makes its tables and figures. Killed at any moment, "
+                                  "the same command goes on.",
+                                  .examples = "  dashlab reproduce experiments/table1.yaml\n  dashlab reproduce experiments/table1.yaml "
+                                  "--scale ci", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 2};
     const char *pos[2] = {NULL, NULL};
     size_t n;
     bool done;
@@ -245,7 +258,8 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
     if (done)
         return 0;
     if ((export != NULL) != (n == 2))
-        return ERR(e, E_USAGE, export ? "--export slurm needs a folder: dashlab reproduce MANIFEST --export slurm DIR" : "one manifest at a time; '%s' is too much", pos[1]);
+        return ERR(e, E_USAGE, export ? "--export slurm needs a folder: dashlab reproduce MANIFEST --export slurm DIR"
+                   : "one manifest at a time; '%s' is too much", pos[1]);
     r.manifest = pos[0];
     r.estimate = r.dry_run && strcmp(r.format, "dot");
     TRY(repro_open(&r, e));
@@ -257,7 +271,8 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
         plan_print(&r.p, !strcmp(r.format, "dot"), &s);
         fputs(str_c(&s), stdout);
         if (r.estimate)
-            printf("times at %.0f GFLOP/s%s; a search is counted as one run\n", r.env.rate / 1e9, r.gflops > 0 ? "" : " (half of this machine's matrix product, measured now)");
+            printf("times at %.0f GFLOP/s%s; a search is counted as one run\n", r.env.rate / 1e9,
+                   r.gflops > 0 ? "" : " (half of this machine's matrix product, measured now)");
         str_free(&s);
     } else {
         rc = reproduce_run(&r, e);
@@ -270,9 +285,12 @@ int cmd_check(int argc, char **argv, struct err *e)
 {
     struct repro r = REPRO_INIT;
     bool schema = false;
-    const struct opt opts[] = {REPRO_OPTS(&r), {.name = "schema", .type = OPT_BOOL, .dst = &schema, .help = "print the manifest schema", .group = "Manifest"}, COMMON_OPTS(&r.c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab check MANIFEST [--scale SCALE] | --schema", .about = "Validates a manifest: schema, references, inputs.", .examples = "  dashlab check experiments/table1.yaml --scale paper",
-                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .max_pos = 1};
+    const struct opt opts[] = {REPRO_OPTS(&r), {.name = "schema", .type = OPT_BOOL, .dst = &schema, .help = "print the manifest schema",
+                                                .group = "Manifest"}, COMMON_OPTS(&r.c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab check MANIFEST [--scale SCALE] | --schema",
+                                  .about = "Validates a manifest: schema, references, inputs.",
+                                  .examples = "  dashlab check experiments/table1.yaml --scale paper", .opts = opts,
+                                  .n_opts = ARRAY_LEN(opts), .max_pos = 1};
     size_t n;
     bool done;
     TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));
@@ -303,8 +321,9 @@ int cmd_check(int argc, char **argv, struct err *e)
         if (!most || r.p.nodes[i]->cost.memory_bytes > most->cost.memory_bytes)
             most = r.p.nodes[i];
     if (most && most->cost.memory_bytes > 0)
-        printf("memory: at most %.2f GiB (stage '%s' %s), weights, activations and optimiser state as planned; this machine has %.1f GiB\n", most->cost.memory_bytes / (1 << 30), most->stage->id, most->point,
-               (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30));
+        printf("memory: at most %.2f GiB (stage '%s' %s), weights, activations and optimiser state as planned; this machine has %.1f GiB\n",
+               most->cost.memory_bytes / (1 << 30), most->stage->id, most->point, (double)sysconf(_SC_PHYS_PAGES) *
+               (double)sysconf(_SC_PAGESIZE) / (1 << 30));
     else
         printf("memory: not known, the teacher is not there\n");
     repro_close(&r);
@@ -314,11 +333,13 @@ int cmd_check(int argc, char **argv, struct err *e)
 int cmd_report(int argc, char **argv, struct err *e)
 {
     struct repro r = REPRO_INIT;
-    const struct opt opts[] = {REPRO_OPTS(&r),
-                               {.name = "explain", .type = OPT_STR, .dst = &r.explain, .arg = "CELL", .help = "the runs and the arithmetic behind SELECTOR@BUDGET or LABEL:B=BUDGET", .group = "Manifest"},
-                               COMMON_OPTS(&r.c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab report MANIFEST [OPTIONS]", .about = "Tables and figures from the runs that are complete; computes nothing.", .examples = "  dashlab report experiments/table1.yaml\n  dashlab report experiments/table1.yaml --explain dash-2@3",
-                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+    const struct opt opts[] = {REPRO_OPTS(&r), {.name = "explain", .type = OPT_STR, .dst = &r.explain, .arg = "CELL",
+                                                .help = "the runs and the arithmetic behind SELECTOR@BUDGET or LABEL:B=BUDGET",
+                                                .group = "Manifest"}, COMMON_OPTS(&r.c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab report MANIFEST [OPTIONS]",
+                                  .about = "Tables and figures from the runs that are complete; computes nothing.",
+                                  .examples = "  dashlab report experiments/table1.yaml\n  dashlab report experiments/table1.yaml "
+                                  "--explain dash-2@3", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
     size_t n;
     bool done;
     int missing = 0, broken = 0;
@@ -401,14 +422,17 @@ int cmd_regress(int argc, char **argv, struct err *e)
     struct repro r = REPRO_INIT;
     double atol = 1e-6, rtol = 1e-6;
     r.scale = "ci";
-    const struct opt opts[] = {REPRO_OPTS(&r),
-                               {.name = "against", .type = OPT_STR, .dst = &r.against, .arg = "FILE", .help = "stored NAME.det.tsv of the first report", .group = "Manifest"},
-                               {.name = "atol", .type = OPT_F64, .dst = &atol, .arg = "X", .lo = 0, .hi = 1e9, .help = "absolute tolerance of numbers", .group = "Manifest"},
-                               {.name = "rtol", .type = OPT_F64, .dst = &rtol, .arg = "X", .lo = 0, .hi = 1e9, .help = "relative tolerance of numbers", .group = "Manifest"},
-                               COMMON_OPTS(&r.c)};
+    const struct opt opts[] = {REPRO_OPTS(&r), {.name = "against", .type = OPT_STR, .dst = &r.against, .arg = "FILE",
+                                                .help = "stored NAME.det.tsv of the first report", .group = "Manifest"},
+                               {.name = "atol", .type = OPT_F64, .dst = &atol, .arg = "X", .lo = 0, .hi = 1e9,
+                                .help = "absolute tolerance of numbers", .group = "Manifest"}, {.name = "rtol", .type = OPT_F64,
+                                   .dst = &rtol, .arg = "X", .lo = 0, .hi = 1e9, .help = "relative tolerance of numbers",
+                                   .group = "Manifest"}, COMMON_OPTS(&r.c)};
     const struct cmd_spec spec = {.synopsis = "dashlab regress MANIFEST --against FILE [--scale ci]",
-                                  .about = "Reproduces a manifest and compares its first table with stored values. On the CPU results have the same bits for any thread count and instruction set, so the tolerances are tight.",
-                                  .examples = "  dashlab regress experiments/table1.yaml --scale ci --against experiments/table1.ci.tsv", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+                                  .about = "Reproduces a manifest and compares its first table with stored values. On the CPU results "
+                                  "have the same bits for any thread count and instruction set, so the tolerances are tight.",
+                                  .examples = "  dashlab regress experiments/table1.yaml --scale ci --against experiments/table1.ci.tsv",
+                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
     size_t n;
     bool done;
     TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));

@@ -37,32 +37,58 @@ static int chunks_of(const char *text, int64_t *i, int64_t *n, struct err *e)
 static int ruler_gen_cmd(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
-    const char *tokenizer = NULL, *length = "", *tasks = NULL, *flavour = "compact", *data = NULL, *out = NULL, *essays = NULL, *pretok = NULL;
+    const char *tokenizer = NULL, *length = "", *tasks = NULL, *flavour = "compact", *data = NULL, *out = NULL, *essays = NULL,
+        *pretok = NULL;
     const char *wonderwords = "2.2.0", *squad = NULL, *hotpotqa = NULL, *words = NULL, *chat = NULL, *chunks = NULL, *order = "forward";
     int64_t samples = 500, numpy_seed = 0;
     bool flat = false, force = false;
-    const struct opt opts[] = {{.name = "tokenizer", .type = OPT_STR, .dst = &tokenizer, .arg = "PATH", .help = "model folder, tokenizer.json, or bytes4 (ceil(bytes / 4), for tests)", .group = "Data"},
-                               {.name = "pretok", .type = OPT_STR, .dst = &pretok, .arg = "NAME", .help = "split rule of an unknown vocab.json", .group = "Data"},
-                               {.name = "length", .type = OPT_STR, .dst = &length, .arg = "N,..", .help = "tokens, with the generation budget; a list makes a block for each, seed, seed+1, ...", .group = "Data"},
-                               {.name = "tasks", .type = OPT_STR, .dst = &tasks, .arg = "T,..", .help = "default: all of the flavour", .group = "Data"},
-                               {.name = "samples", .type = OPT_I64, .dst = &samples, .arg = "N", .lo = 1, .hi = 1e7, .help = "of each task and length", .group = "Data"},
-                               {.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours, .help = "compact (small windows; not reference RULER), nvidia or lm-eval", .group = "Data"},
-                               {.name = "data", .type = OPT_STR, .dst = &data, .arg = "DIR", .help = "word lists, sentence data, questions; default: bundled", .group = "Data"},
-                               {.name = "essays", .type = OPT_STR, .dst = &essays, .arg = "FILE", .help = "haystack text; default: bundled public-domain novels", .group = "Data"},
-                               {.name = "wonderwords", .type = OPT_STR, .dst = &wonderwords, .arg = "VERSION", .help = "2.2.0 or 3.0", .group = "Data"},
-                               {.name = "squad", .type = OPT_STR, .dst = &squad, .arg = "FILE", .help = "questions of qa_1: SQuAD's dev-v2.0.json; default: squad.json in --data", .group = "Data"},
-                               {.name = "hotpotqa", .type = OPT_STR, .dst = &hotpotqa, .arg = "FILE", .help = "questions of qa_2: hotpot_dev_distractor_v1.json; default: hotpotqa.json in --data", .group = "Data"},
-                               {.name = "words", .type = OPT_STR, .dst = &words, .arg = "FILE", .help = "RULER's english_words.json, for cwe beyond the word lists (128K)", .group = "Data"},
-                               {.name = "template", .type = OPT_STR, .dst = &chat, .arg = "NAME", .help = "chat template: a name of RULER's (meta-llama3, ...), or a text with {task_template}; default: base", .group = "Data"},
-                               {.name = "remove-newline-tab", .type = OPT_BOOL, .dst = &flat, .help = "newlines and tabs of prompts become spaces", .group = "Data"},
-                               {.name = "chunks", .type = OPT_STR, .dst = &chunks, .arg = "I/N", .help = "chunk I (from 0) of N: its share of the samples, from seed + I", .group = "Data"},
-                               {.name = "numpy-seed", .type = OPT_I64, .dst = &numpy_seed, .arg = "N", .lo = 0, .hi = 4294967295.0, .help = "numpy's seed where it is not --seed (lm-eval without --seed: 1234)", .group = "Data"},
-                               {.name = "build-order", .type = OPT_STR, .dst = &order, .arg = "forward|reversed", .words = orders, .help = "lm-eval: order of the tasks in their one random stream; reversed: v0.4.9 to v0.4.11", .group = "Data"},
-                               {.name = "force", .type = OPT_BOOL, .dst = &force, .help = "replace data sets made with other parameters", .group = "Data"},
-                               {.name = "out", .type = OPT_STR, .dst = &out, .arg = "DIR", .help = "DIR/TASK/validation.jsonl", .group = "Data"},
+    const struct opt opts[] = {{.name = "tokenizer", .type = OPT_STR, .dst = &tokenizer, .arg = "PATH",
+                                .help = "model folder, tokenizer.json, or bytes4 (ceil(bytes / 4), for tests)", .group = "Data"},
+                               {.name = "pretok", .type = OPT_STR, .dst = &pretok, .arg = "NAME",
+                                .help = "split rule of an unknown vocab.json", .group = "Data"},
+                               {.name = "length", .type = OPT_STR, .dst = &length, .arg = "N,..",
+                                .help = "tokens, with the generation budget; a list makes a block for each, seed, seed+1, ...",
+                                .group = "Data"},
+                               {.name = "tasks", .type = OPT_STR, .dst = &tasks, .arg = "T,..", .help = "default: all of the flavour",
+                                .group = "Data"},
+                               {.name = "samples", .type = OPT_I64, .dst = &samples, .arg = "N", .lo = 1, .hi = 1e7,
+                                .help = "of each task and length", .group = "Data"},
+                               {.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours,
+                                .help = "compact (small windows; not reference RULER), nvidia or lm-eval", .group = "Data"},
+                               {.name = "data", .type = OPT_STR, .dst = &data, .arg = "DIR",
+                                .help = "word lists, sentence data, questions; default: bundled", .group = "Data"},
+                               {.name = "essays", .type = OPT_STR, .dst = &essays, .arg = "FILE",
+                                .help = "haystack text; default: bundled public-domain novels", .group = "Data"},
+                               {.name = "wonderwords", .type = OPT_STR, .dst = &wonderwords, .arg = "VERSION", .help = "2.2.0 or 3.0",
+                                .group = "Data"},
+                               {.name = "squad", .type = OPT_STR, .dst = &squad, .arg = "FILE",
+                                .help = "questions of qa_1: SQuAD's dev-v2.0.json; default: squad.json in --data", .group = "Data"},
+                               {.name = "hotpotqa", .type = OPT_STR, .dst = &hotpotqa, .arg = "FILE",
+                                .help = "questions of qa_2: hotpot_dev_distractor_v1.json; default: hotpotqa.json in --data",
+                                .group = "Data"},
+                               {.name = "words", .type = OPT_STR, .dst = &words, .arg = "FILE",
+                                .help = "RULER's english_words.json, for cwe beyond the word lists (128K)", .group = "Data"},
+                               {.name = "template", .type = OPT_STR, .dst = &chat, .arg = "NAME",
+                                .help = "chat template: a name of RULER's (meta-llama3, ...), or a text with {task_template}; default: "
+                                "base", .group = "Data"},
+                               {.name = "remove-newline-tab", .type = OPT_BOOL, .dst = &flat,
+                                .help = "newlines and tabs of prompts become spaces", .group = "Data"},
+                               {.name = "chunks", .type = OPT_STR, .dst = &chunks, .arg = "I/N",
+                                .help = "chunk I (from 0) of N: its share of the samples, from seed + I", .group = "Data"},
+                               {.name = "numpy-seed", .type = OPT_I64, .dst = &numpy_seed, .arg = "N", .lo = 0, .hi = 4294967295.0,
+                                .help = "numpy's seed where it is not --seed (lm-eval without --seed: 1234)", .group = "Data"},
+                               {.name = "build-order", .type = OPT_STR, .dst = &order, .arg = "forward|reversed", .words = orders,
+                                .help = "lm-eval: order of the tasks in their one random stream; reversed: v0.4.9 to v0.4.11",
+                                .group = "Data"},
+                               {.name = "force", .type = OPT_BOOL, .dst = &force, .help = "replace data sets made with other parameters",
+                                .group = "Data"},
+                               {.name = "out", .type = OPT_STR, .dst = &out, .arg = "DIR", .help = "DIR/TASK/validation.jsonl",
+                                .group = "Data"},
                                COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab ruler gen --tokenizer PATH --length N --out DIR [OPTIONS]", .about = "Generates RULER samples.",
-                                  .examples = "  dashlab ruler gen --tokenizer experiments/tiny/teacher --length 1024 --samples 24 --out data/ruler", .opts = opts, .n_opts = ARRAY_LEN(opts)};
+    const struct cmd_spec spec = {.synopsis = "dashlab ruler gen --tokenizer PATH --length N --out DIR [OPTIONS]",
+                                  .about = "Generates RULER samples.",
+                                  .examples = "  dashlab ruler gen --tokenizer experiments/tiny/teacher --length 1024 --samples 24 --out "
+                                  "data/ruler", .opts = opts, .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done;
     int64_t lengths[64];
@@ -73,9 +99,9 @@ static int ruler_gen_cmd(int argc, char **argv, struct err *e)
         return 0;
     if (!tokenizer || !out)
         return ERR(e, E_USAGE, "--%s is needed", tokenizer ? "out DIR" : "tokenizer PATH");
-    struct ruler_gen_opts o = {.lengths = lengths, .tasks = tasks, .samples = samples, .seed = c.seed, .flavour = flavour, .data_dir = data, .essays = essays,
-                               .wonderwords = wonderwords, .squad = squad, .hotpotqa = hotpotqa, .words = words, .chat = chat, .remove_newline_tab = flat,
-                               .reversed = !strcmp(order, "reversed"), .force = force};
+    struct ruler_gen_opts o = {.lengths = lengths, .tasks = tasks, .samples = samples, .seed = c.seed, .flavour = flavour, .data_dir = data,
+                               .essays = essays, .wonderwords = wonderwords, .squad = squad, .hotpotqa = hotpotqa, .words = words,
+                               .chat = chat, .remove_newline_tab = flat, .reversed = !strcmp(order, "reversed"), .force = force};
     bool seeded = opt_given(opts, ARRAY_LEN(opts), argc, argv, "seed");
     if (!strcmp(flavour, "lm-eval")) { /* the harness' own defaults are 0 and 1234; its --seed N sets both */
         o.seed = seeded ? c.seed : 0;
@@ -104,7 +130,8 @@ static int ruler_gen_cmd(int argc, char **argv, struct err *e)
     if (rc == 0 && c.json)
         printf("{\"out\": \"%s\", \"flavour\": \"%s\", \"samples\": %" PRId64 "}\n", out, flavour, samples);
     else if (rc == 0)
-        printf("%s: flavour %s, %" PRId64 " samples of each task and length; haystack: %s\n", out, flavour, samples, essays ? essays : "bundled public-domain novels");
+        printf("%s: flavour %s, %" PRId64 " samples of each task and length; haystack: %s\n", out, flavour, samples,
+               essays ? essays : "bundled public-domain novels");
     return rc;
 }
 
@@ -151,15 +178,20 @@ static int ruler_run_cmd(int argc, char **argv, struct err *e)
     struct common c = COMMON_INIT;
     const char *model = NULL, *data = NULL, *out = NULL, *tasks = NULL, *tokenizer = NULL;
     int64_t batch = 16;
-    const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH", .help = "model folder, .gguf, or run", .group = "Run"},
-                               {.name = "tokenizer", .type = OPT_STR, .dst = &tokenizer, .arg = "PATH", .help = "in place of the model's", .group = "Run"},
-                               {.name = "data", .type = OPT_STR, .dst = &data, .arg = "DIR", .help = "folder written by ruler gen", .group = "Run"},
-                               {.name = "tasks", .type = OPT_STR, .dst = &tasks, .arg = "T,..", .help = "default: all there are", .group = "Run"},
-                               {.name = "batch", .type = OPT_I64, .dst = &batch, .arg = "N", .lo = 1, .hi = 4096, .help = "sequences decoded together; changes no result", .group = "Run"},
-                               {.name = "out", .type = OPT_STR, .dst = &out, .arg = "DIR", .help = "DIR/TASK/predictions.jsonl", .group = "Run"},
-                               COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab ruler run --model PATH --data DIR --out DIR [OPTIONS]", .about = "Greedy predictions and answer log-likelihoods; killed and run again it goes on.",
-                                  .examples = "  dashlab ruler run --model experiments/tiny/teacher --data data/ruler --out preds/teacher", .opts = opts, .n_opts = ARRAY_LEN(opts)};
+    const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH", .help = "model folder, .gguf, or run",
+                                .group = "Run"}, {.name = "tokenizer", .type = OPT_STR, .dst = &tokenizer, .arg = "PATH",
+                                                  .help = "in place of the model's", .group = "Run"},
+                               {.name = "data", .type = OPT_STR, .dst = &data, .arg = "DIR", .help = "folder written by ruler gen",
+                                .group = "Run"}, {.name = "tasks", .type = OPT_STR, .dst = &tasks, .arg = "T,..",
+                                                  .help = "default: all there are", .group = "Run"},
+                               {.name = "batch", .type = OPT_I64, .dst = &batch, .arg = "N", .lo = 1, .hi = 4096,
+                                .help = "sequences decoded together; changes no result", .group = "Run"},
+                               {.name = "out", .type = OPT_STR, .dst = &out, .arg = "DIR", .help = "DIR/TASK/predictions.jsonl",
+                                .group = "Run"}, COMMON_OPTS(&c)};
+    const struct cmd_spec spec = {.synopsis = "dashlab ruler run --model PATH --data DIR --out DIR [OPTIONS]",
+                                  .about = "Greedy predictions and answer log-likelihoods; killed and run again it goes on.",
+                                  .examples = "  dashlab ruler run --model experiments/tiny/teacher --data data/ruler --out preds/teacher",
+                                  .opts = opts, .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done;
     char mp[1024];
@@ -195,10 +227,13 @@ static int ruler_score_cmd(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
     const char *flavour = NULL;
-    const struct opt opts[] = {{.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours, .help = "count as this flavour does (qa differs); default: the data's own", .group = "Score"},
+    const struct opt opts[] = {{.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours,
+                                .help = "count as this flavour does (qa differs); default: the data's own", .group = "Score"},
                                COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab ruler score DIR [--flavour NAME] [--json]", .about = "Scores of a predictions folder, computed again from predictions and references.", .examples = "  dashlab ruler score preds/teacher",
-                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+    const struct cmd_spec spec = {.synopsis = "dashlab ruler score DIR [--flavour NAME] [--json]",
+                                  .about = "Scores of a predictions folder, computed again from predictions and references.",
+                                  .examples = "  dashlab ruler score preds/teacher", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1,
+                                  .max_pos = 1};
     const char *pos[1];
     size_t n;
     bool done;
@@ -217,8 +252,10 @@ static int ruler_compare_cmd(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
     const struct opt opts[] = {COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab ruler compare A B", .about = "Paired comparison of two predictions folders: B - A in points, 95 % interval, sign-flip p. Folders with other prompts are refused.",
-                                  .examples = "  dashlab ruler compare preds/uniform preds/dash", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 2, .max_pos = 2};
+    const struct cmd_spec spec = {.synopsis = "dashlab ruler compare A B",
+                                  .about = "Paired comparison of two predictions folders: B - A in points, 95 % interval, sign-flip p. "
+                                  "Folders with other prompts are refused.", .examples = "  dashlab ruler compare preds/uniform preds/dash",
+                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 2, .max_pos = 2};
     const char *pos[2];
     size_t n, nt = 0;
     bool done;
@@ -235,7 +272,8 @@ static int ruler_compare_cmd(int argc, char **argv, struct err *e)
     for (size_t i = 0; i <= nt; i++) {
         const char *name = i < nt ? d[i].name : "overall";
         if (c.json)
-            printf("%s{\"task\": \"%s\", \"n\": %" PRId64 ", \"diff\": %.10g, \"lo\": %.10g, \"hi\": %.10g, \"p\": %.6g}", i ? ", " : "", name, d[i].n, d[i].diff, d[i].lo, d[i].hi, d[i].p);
+            printf("%s{\"task\": \"%s\", \"n\": %" PRId64 ", \"diff\": %.10g, \"lo\": %.10g, \"hi\": %.10g, \"p\": %.6g}", i ? ", " : "",
+                   name, d[i].n, d[i].diff, d[i].lo, d[i].hi, d[i].p);
         else
             printf("%-18s %6" PRId64 " %+8.2f   [%+7.2f, %+7.2f] %8.4f\n", name, d[i].n, d[i].diff, d[i].lo, d[i].hi, d[i].p);
     }

@@ -47,13 +47,12 @@ int cmd_status(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
     bool prune = false;
-    const struct opt opts[] = {{.name = "prune", .type = OPT_BOOL, .dst = &prune, .help = "remove runs that were begun and not finished", .group = "Runs"}, COMMON_OPTS(&c)};
+    const struct opt opts[] = {{.name = "prune", .type = OPT_BOOL, .dst = &prune, .help = "remove runs that were begun and not finished",
+                                .group = "Runs"}, COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab status [RUNS] [--prune]",
-                                  .about = "Run directories and their state: complete, running, or partial (the command that made it goes on with it; --prune removes it).",
-                                  .examples = "  dashlab status runs\n  dashlab status runs --prune",
-                                  .opts = opts,
-                                  .n_opts = ARRAY_LEN(opts),
-                                  .max_pos = 1};
+                                  .about = "Run directories and their state: complete, running, or partial (the command that made it goes "
+                                  "on with it; --prune removes it).", .examples = "  dashlab status runs\n  dashlab status runs --prune",
+                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .max_pos = 1};
     const char *pos[1] = {"runs"};
     size_t n, removed = 0;
     bool done;
@@ -99,8 +98,10 @@ int cmd_verify(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
     const struct opt opts[] = {COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab verify RUN", .about = "Checks every file of a complete run against its OUTPUTS hashes.", .examples = "  dashlab verify runs/align-0123456789ab", .opts = opts,
-                                  .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
+    const struct cmd_spec spec = {.synopsis = "dashlab verify RUN",
+                                  .about = "Checks every file of a complete run against its OUTPUTS hashes.",
+                                  .examples = "  dashlab verify runs/align-0123456789ab", .opts = opts, .n_opts = ARRAY_LEN(opts),
+                                  .min_pos = 1, .max_pos = 1};
     const char *pos[1];
     size_t n;
     bool done;
@@ -129,7 +130,9 @@ int cmd_doctor(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
     const struct opt opts[] = {COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab doctor", .about = "What this build and machine can do, and what a missing piece disables.", .examples = "  dashlab doctor", .opts = opts, .n_opts = ARRAY_LEN(opts)};
+    const struct cmd_spec spec = {.synopsis = "dashlab doctor",
+                                  .about = "What this build and machine can do, and what a missing piece disables.",
+                                  .examples = "  dashlab doctor", .opts = opts, .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done;
     TRY(cli_parse(&spec, &c, argc, argv, NULL, &n, &done, e));
@@ -154,7 +157,8 @@ int cmd_doctor(int argc, char **argv, struct err *e)
     printf("%-10s %s\n", "gnuplot", have_program("gnuplot") ? "found" : "missing: figures keep their data and script, without the picture");
     char path[1024];
     struct err why = ERR_INIT;
-    static const char *const files[] = {"experiments/table1.yaml", "experiments/tiny/teacher/model.safetensors", "ruler/data/essay.txt.zst", "reports/style.gp", "baselines/index_sets.tsv"};
+    static const char *const files[] = {"experiments/table1.yaml", "experiments/tiny/teacher/model.safetensors", "ruler/data/essay.txt.zst",
+                                        "reports/style.gp", "baselines/index_sets.tsv"};
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
         printf("%-10s %s\n", "bundled", cli_bundled(path, files[i], &why) == 0 ? path : why.msg);
     return 0;

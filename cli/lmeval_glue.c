@@ -91,8 +91,8 @@ static bool split_line(char *line, struct source *s)
     return false; /* a comment or the heading */
 }
 
-/* The folder that dir is by its name ("piqa"), with a slash, when the list puts files there; else "". Files of other benchmarks are then not
- * looked for: train.jsonl is a name that several of them use. */
+/* The folder that dir is by its name ("piqa"), with a slash, when the list puts files there; else "". Files of other benchmarks are then
+ * not looked for: train.jsonl is a name that several of them use. */
 static const char *own_folder(const char *dir, const char *text, char own[80])
 {
     char tab[82];

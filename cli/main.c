@@ -67,7 +67,8 @@ static int run_command(int argc, char **argv, struct err *e)
     for (size_t i = 0; i < n_commands; i++)
         words[i] = commands[i].name;
     const char *near = nearest_word(name, words, n_commands);
-    return ERR(e, E_USAGE, "unknown command '%s'%s%s%s; 'dashlab help' lists them", name, near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return ERR(e, E_USAGE, "unknown command '%s'%s%s%s; 'dashlab help' lists them", name, near ? ", did you mean '" : "", near ? near : "",
+               near ? "'?" : "");
 }
 
 int main(int argc, char **argv)

@@ -31,15 +31,17 @@ static void explain_row(const struct sel_data *d, const struct sel_entry *x, str
     str_printf(out, "chosen in %s: %.0f tokens, %.0f s\n", x->sel->dir, x->tokens, x->seconds);
     for (size_t i = 0; i < x->n; i++) {
         const struct sel_run *r = &x->run[i];
-        str_printf(out, "seed %s: RULER %.3f (standard error of its prompts %.3f), answer NLL %.4f; held-out KL %.4f -> %.4f, answers %.4f -> %.4f\n",
-                   r->distill ? node_str(r->distill, "seed") : "-", r->scores.mean, r->scores.se, r->scores.nll, sel_number(d->p, r->node, "distill.kl_before"),
-                   sel_number(d->p, r->node, "distill.kl_after"), sel_number(d->p, r->node, "distill.kl_answers_before"),
-                   sel_number(d->p, r->node, "distill.kl_answers_after"));
+        str_printf(out, "seed %s: RULER %.3f (standard error of its prompts %.3f), answer NLL %.4f; held-out KL %.4f -> %.4f, answers "
+                   "%.4f -> %.4f\n", r->distill ? node_str(r->distill, "seed") : "-", r->scores.mean, r->scores.se, r->scores.nll,
+                   sel_number(d->p, r->node, "distill.kl_before"), sel_number(d->p, r->node, "distill.kl_after"),
+                   sel_number(d->p, r->node, "distill.kl_answers_before"), sel_number(d->p, r->node, "distill.kl_answers_after"));
     }
-    str_printf(out, "RULER %.3f = mean over %zu seed%s; its error %.3f = sqrt(mean of the prompts' errors squared + variance over seeds / seeds)\n", x->mean, x->n, x->n == 1 ? "" : "s", x->se);
+    str_printf(out, "RULER %.3f = mean over %zu seed%s; its error %.3f = sqrt(mean of the prompts' errors squared + variance over seeds / "
+               "seeds)\n", x->mean, x->n, x->n == 1 ? "" : "s", x->se);
     if (x->diff.seeds)
-        str_printf(out, "d to %s %+.3f on %zu common seed%s: error %.3f (seeds %.3f, the rest prompts by %d resamplings), p %.4f, Holm %.4f\n", d->reference, x->diff.d, x->diff.seeds,
-                   x->diff.seeds == 1 ? "" : "s", x->diff.se, x->diff.se_seeds, PAIRED_DRAWS, x->diff.p, x->diff.p_holm);
+        str_printf(out, "d to %s %+.3f on %zu common seed%s: error %.3f (seeds %.3f, the rest prompts by %d resamplings), p %.4f, Holm "
+                   "%.4f\n", d->reference, x->diff.d, x->diff.seeds, x->diff.seeds == 1 ? "" : "s", x->diff.se, x->diff.se_seeds,
+                   PAIRED_DRAWS, x->diff.p, x->diff.p_holm);
     if (x->same_set)
         str_printf(out, "the same set as %s: trained once, not compared\n", d->reference);
 }

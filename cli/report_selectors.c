@@ -21,7 +21,8 @@ void selectors_line(struct plan *p, const struct node *n, struct str *out)
     }
     if (n->state != RUN_COMPLETE)
         return;
-    str_printf(out, "%-28s %-28s RULER %5.1f ±%.1f  answer NLL %.3f\n", n->label, n->point, sel_number(p, n, "mean"), sel_number(p, n, "se"), sel_number(p, n, "nll"));
+    str_printf(out, "%-28s %-28s RULER %5.1f ±%.1f  answer NLL %.3f\n", n->label, n->point, sel_number(p, n, "mean"),
+               sel_number(p, n, "se"), sel_number(p, n, "nll"));
 }
 
 /* ---- published values ---- */
@@ -96,7 +97,9 @@ static void diff_cells(const struct sel_data *d, struct table *t, size_t row, co
     } else if (x->diff.seeds) {
         cell_text(c, arena_printf(t->a, "%+.1f [%+.1f, %+.1f]", x->diff.d, x->diff.d - x->diff.half, x->diff.d + x->diff.half));
         if (x->diff.seeds == 1)
-            c->note = table_note(t, "prompt-only: one training seed, so the interval holds the prompts' error alone and says nothing about selectors");
+            c->note = table_note(t,
+                                 "prompt-only: one training seed, so the interval holds the prompts' error alone and says nothing about "
+                                 "selectors");
         cell_num(table_cell(t, row, C_HOLM), x->diff.p_holm, -1, 3);
     } else if (!x->is_reference && x->asked > 0) {
         c->note = table_note(t, "no run of '%s' at this budget with the same training to pair with", d->reference);
@@ -156,8 +159,12 @@ static void fill_main(const struct sel_data *d, struct table *t, const struct yn
         }
     if (published)
         t->cols[C_PUB].name = "published";
-    t->cells[C_PUB].note = published ? table_note(t, "published: DASH Table 1, Qwen2.5-3B-Instruct at 4096 tokens, 5, 9, 18 of 36 layers (its nearest); another model and scale, for the order of rows only") : 0;
-    table_cell(t, 0, C_FLOPS)->note = table_note(t, "counted, at %.0f tokens of context, the head not included; cache: keys, values and states of one sequence of that length", sel_number(d->p, d->teacher, "context"));
+    t->cells[C_PUB].note = published
+        ? table_note(t, "published: DASH Table 1, Qwen2.5-3B-Instruct at 4096 tokens, 5, 9, 18 of 36 layers (its nearest); another model "
+                     "and scale, for the order of rows only") : 0;
+    table_cell(t, 0, C_FLOPS)->note =
+        table_note(t, "counted, at %.0f tokens of context, the head not included; cache: keys, values and states of one sequence of that "
+                   "length", sel_number(d->p, d->teacher, "context"));
 }
 
 /* What the runs really used, for the caption. */
@@ -172,11 +179,14 @@ static const char *settings(const struct sel_data *d)
         distill = distill ? distill : node_of_kind(n, "distill");
     }
     if (align)
-        str_printf(&s, " Stage 1: %s tokens, %s, learning rate %s.", node_str(align, "tokens"), node_str(align, "loss"), node_str(align, "lr_mixer"));
+        str_printf(&s, " Stage 1: %s tokens, %s, learning rate %s.", node_str(align, "tokens"), node_str(align, "loss"),
+                   node_str(align, "lr_mixer"));
     if (search)
-        str_printf(&s, " Search: %s tokens a run, learning rate %s; lambdas in the table of searches.", node_str(search, "tokens"), node_str(search, "lr"));
+        str_printf(&s, " Search: %s tokens a run, learning rate %s; lambdas in the table of searches.", node_str(search, "tokens"),
+                   node_str(search, "lr"));
     if (distill)
-        str_printf(&s, " Stage 3: %s tokens, learning rates %s and %s (mixers), window %s.", node_str(distill, "tokens"), node_str(distill, "lr"), node_str(distill, "lr_mixer"), node_str(distill, "window"));
+        str_printf(&s, " Stage 3: %s tokens, learning rates %s and %s (mixers), window %s.", node_str(distill, "tokens"),
+                   node_str(distill, "lr"), node_str(distill, "lr_mixer"), node_str(distill, "window"));
     double share = align ? sel_number(d->p, align, "pack.answer_share") : NAN;
     if (finite_f64(share))
         str_printf(&s, " Answer tokens are %.1f %% of the training tokens.", 100 * share);
@@ -192,7 +202,8 @@ struct points {
     double x[FIG_SERIES][FIG_POINTS], y[FIG_SERIES][FIG_POINTS], se[FIG_SERIES][FIG_POINTS];
 };
 
-static int figure(const struct sel_data *d, const struct report *rep, const char *out_dir, const char *note, const struct ynode *budgets, bool *drawn, struct err *e)
+static int figure(const struct sel_data *d, const struct report *rep, const char *out_dir, const char *note, const struct ynode *budgets,
+                  bool *drawn, struct err *e)
 {
     struct series s[FIG_SERIES] = {{0}};
     struct points *pt = calloc(1, sizeof *pt);
@@ -203,14 +214,16 @@ static int figure(const struct sel_data *d, const struct report *rep, const char
     for (size_t i = 0; i < d->n; i++) {
         const struct sel_entry *x = &d->e[i];
         const char *variant = node_result(d->p, x->sel, "variant");
-        bool shown = !x->beside || (x->unfilled && !(variant && *variant)); /* the axis is the realised budget: a set that fills no column has its place */
+        // the axis is the realised budget: a set that fills no column has its place
+        bool shown = !x->beside || (x->unfilled && !(variant && *variant));
         if (x->failed || x->asked == 0 || !shown || isnan(x->mean))
             continue;
         size_t k = 0;
         while (k < n && strcmp(s[k].label, x->label))
             k++;
         if (k == n && n < FIG_SERIES) {
-            s[n] = (struct series){.label = x->label, .x = pt->x[n], .y = pt->y[n], .se = pt->se[n], .style = (int)n % 8 + 1, .line = strcmp(x->id, "random") != 0};
+            s[n] = (struct series){.label = x->label, .x = pt->x[n], .y = pt->y[n], .se = pt->se[n], .style = (int)n % 8 + 1,
+                                   .line = strcmp(x->id, "random") != 0};
             n++;
         }
         if (k == n || s[k].n == FIG_POINTS)
@@ -225,8 +238,9 @@ static int figure(const struct sel_data *d, const struct report *rep, const char
     struct hline lines[2] = {{d->ceiling, "teacher"}, {d->bottom, "all linear"}};
     char name[128], style[1024];
     snprintf(name, sizeof name, "%.100s-budget-ruler", rep->name);
-    struct figure f = {.name = name, .xlabel = "realised budget (full-attention layers, the paper's proxy)", .ylabel = "RULER (%)", .note = note, .xlo = 0, .xhi = top + 1, .ylo = 0, .yhi = 105, .xtics = tics,
-                       .n_xtics = nt, .s = s, .n = n, .wide = true, .hlines = lines, .n_hlines = finite_f64(d->bottom) && finite_f64(d->ceiling) ? 2 : 0};
+    struct figure f = {.name = name, .xlabel = "realised budget (full-attention layers, the paper's proxy)", .ylabel = "RULER (%)",
+                       .note = note, .xlo = 0, .xhi = top + 1, .ylo = 0, .yhi = 105, .xtics = tics, .n_xtics = nt, .s = s, .n = n,
+                       .wide = true, .hlines = lines, .n_hlines = finite_f64(d->bottom) && finite_f64(d->ceiling) ? 2 : 0};
     int rc = cli_bundled(style, "reports/style.gp", e) || figure_save(&f, out_dir, style, drawn, e) ? -1 : 0;
     free(pt);
     return rc;
@@ -255,7 +269,8 @@ static void against_best(const struct sel_data *d, const struct sel_entry *x, st
     if (draws && n > 1) {
         double c = paired_max_t(each, diff, n), half = c * diff[best].se;
         bool apart = fabs(diff[best].d) > half;
-        str_printf(v, "; %s at %g against the best of %zu others (%s): %+.1f, %s (+-%.1f, max-t)", x->label, x->asked, n, base[best]->name, diff[best].d, !apart ? "not separated" : diff[best].d > 0 ? "better" : "worse", half);
+        str_printf(v, "; %s at %g against the best of %zu others (%s): %+.1f, %s (+-%.1f, max-t)", x->label, x->asked, n, base[best]->name,
+                   diff[best].d, !apart ? "not separated" : diff[best].d > 0 ? "better" : "worse", half);
     }
     free(draws);
 }
@@ -274,7 +289,8 @@ static void verdict(const struct sel_data *d, struct str *v, int *missing)
         fell += !d->e[i].failed && d->e[i].kl_fell;
     }
     *missing = failed;
-    str_printf(v, "%d of %zu cells made%s; Stage 3 lowered held-out KL, on all and on answer tokens, in %d of %d", done, d->n, failed ? " (see notes for the others)" : "", fell, done);
+    str_printf(v, "%d of %zu cells made%s; Stage 3 lowered held-out KL, on all and on answer tokens, in %d of %d", done, d->n,
+               failed ? " (see notes for the others)" : "", fell, done);
     for (size_t i = 0; i < d->n; i++) {
         const struct sel_entry *x = &d->e[i];
         const struct sel_entry *r = NULL;
@@ -287,14 +303,17 @@ static void verdict(const struct sel_data *d, struct str *v, int *missing)
         bool many = x->diff.seeds > 1, apart = fabs(x->diff.d) > x->diff.half;
         if (x->unfilled)
             str_printf(v, "; %s: no run filled %g, its closest set has %g", x->label, x->asked, x->realised);
-        str_printf(v, "; %s at %g: KL %s on all tokens and %s on answers than %s, RULER %+.1f, ", x->label, x->unfilled ? x->realised : x->asked, lower(x->kl, r->kl), lower(x->kl_answers, r->kl_answers), r->label, x->diff.d);
-        str_printf(v, many ? apart ? x->diff.d > 0 ? "better (+-%.1f)" : "worse (+-%.1f)" : "not separated (+-%.1f)" : "one seed, no claim (+-%.1f by prompts alone)", x->diff.half);
+        str_printf(v, "; %s at %g: KL %s on all tokens and %s on answers than %s, RULER %+.1f, ", x->label,
+                   x->unfilled ? x->realised : x->asked, lower(x->kl, r->kl), lower(x->kl_answers, r->kl_answers), r->label, x->diff.d);
+        str_printf(v, many ? apart ? x->diff.d > 0 ? "better (+-%.1f)" : "worse (+-%.1f)" : "not separated (+-%.1f)"
+                   : "one seed, no claim (+-%.1f by prompts alone)", x->diff.half);
         if (many)
             against_best(d, x, v);
     }
 }
 
-int report_selectors(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e)
+int report_selectors(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                     struct err *e)
 {
     struct sel_data *d = calloc(1, sizeof *d);
     struct arena a;
@@ -321,7 +340,8 @@ int report_selectors(struct plan *p, const struct report *rep, const char *out_d
     res->cells = (int)d->n;
     verdict(d, &res->verdict, &res->missing);
     if (rc == 0 && any)
-        str_printf(text, drawn ? "figure: %s/%s-budget-ruler.{svg,pdf,png}\n" : "figure: only its data, %s/%s-budget-ruler.tsv (install gnuplot for the picture)\n", out_dir, rep->name);
+        str_printf(text, drawn ? "figure: %s/%s-budget-ruler.{svg,pdf,png}\n"
+                   : "figure: only its data, %s/%s-budget-ruler.tsv (install gnuplot for the picture)\n", out_dir, rep->name);
     sel_free(d);
     arena_free(&a);
     free(d);

@@ -72,7 +72,8 @@ static void near_ends(const struct sel_data *d, const struct node *n, int *at_fl
     for (const char *const *t = ruler_task_names(); *t; t++) {
         char se[64];
         snprintf(se, sizeof se, "%s_se", *t);
-        double x = sel_number(d->p, n, *t), f = sel_number(d->p, d->floor, *t), c = sel_number(d->p, d->teacher, *t), sx = sel_number(d->p, n, se);
+        double x = sel_number(d->p, n, *t), f = sel_number(d->p, d->floor, *t), c = sel_number(d->p, d->teacher, *t),
+            sx = sel_number(d->p, n, se);
         if (isnan(x) || isnan(f) || isnan(c))
             continue;
         double sf = sel_number(d->p, d->floor, se), sc = sel_number(d->p, d->teacher, se);
@@ -156,7 +157,8 @@ int selectors_detail(const struct sel_data *d, const struct report *rep, const c
 {
     struct table t;
     double last = -1;
-    table_init(&t, d->a, arena_printf(d->a, "%s-detail", rep->name), arena_printf(d->a, "The sets, their KL before and after Stage 3, and what is recovered of the teacher (%s scale)", d->p->m->scale));
+    table_init(&t, d->a, arena_printf(d->a, "%s-detail", rep->name), arena_printf(d->a,
+                   "The sets, their KL before and after Stage 3, and what is recovered of the teacher (%s scale)", d->p->m->scale));
     detail_columns(&t);
     for (int beside = 0; beside < 2; beside++, last = -1)
         for (double k = 0;;) {
@@ -177,13 +179,16 @@ int selectors_detail(const struct sel_data *d, const struct report *rep, const c
                 optimum_rows(d, &t, k);
         }
     if (t.n_rows)
-        table_cell(&t, 0, D_REC)->note = table_note(&t, "recovered = (RULER - all linear) / (teacher - all linear); tasks: within two standard errors of the all-linear hybrid, of the teacher; set: F full, W window, l linear");
+        table_cell(&t, 0, D_REC)->note =
+            table_note(&t, "recovered = (RULER - all linear) / (teacher - all linear); tasks: within two standard errors of the "
+                       "all-linear hybrid, of the teacher; set: F full, W window, l linear");
     return emit(d, &t, dir, text, e);
 }
 
 /* ---- searches ---- */
 
-static const char *const try_fields[] = {"seed", "lambda", "budget", "soft_budget", "entropy", "kl_soft", "kl_argmax_layer0", "kl_argmax", "kl_answers_soft", "kl_answers_argmax_layer0", "kl_answers_argmax", "fills", "mask"};
+static const char *const try_fields[] = {"seed", "lambda", "budget", "soft_budget", "entropy", "kl_soft", "kl_argmax_layer0", "kl_argmax",
+                                         "kl_answers_soft", "kl_answers_argmax_layer0", "kl_answers_argmax", "fills", "mask"};
 enum { F_SEED, F_LAMBDA, F_BUDGET, F_SOFT, F_ENTROPY, F_KL, F_KL0, F_KL1, F_KLA, F_KLA0, F_KLA1, F_FILLS, F_MASK, N_FIELDS };
 
 enum { S_NAME, S_SEED, S_LAMBDA, S_BUDGET, S_SOFT, S_ENTROPY, S_KL, S_KL0, S_KL1, S_KL3, S_KLA, S_KLA0, S_KLA1, S_KLA3, S_SET };
@@ -287,6 +292,8 @@ int selectors_searches(const struct sel_data *d, const struct report *rep, const
     }
     if (!t.n_rows)
         return 0;
-    table_cell(&t, 0, S_KL)->note = table_note(&t, "soft: the mixture; argmax: after discretisation, layer 0 as in the search (paper: Full); layer 0 set: as it is distilled (paper: Linear); Stage 3: after distillation, mean over seeds");
+    table_cell(&t, 0, S_KL)->note =
+        table_note(&t, "soft: the mixture; argmax: after discretisation, layer 0 as in the search (paper: Full); layer 0 set: as it is "
+                   "distilled (paper: Linear); Stage 3: after distillation, mean over seeds");
     return emit(d, &t, dir, text, e);
 }

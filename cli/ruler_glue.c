@@ -41,7 +41,8 @@ static int decode(void *ctx, const int32_t *ids, int32_t n, struct str *out, str
     return tok_decode(g->tok, ids, (size_t)n, true, out, e);
 }
 
-static int generate(void *ctx, int32_t n, const int32_t *const *prompt, const int32_t *len, const int32_t *max_new, int32_t **out, int32_t *out_len, struct err *e)
+static int generate(void *ctx, int32_t n, const int32_t *const *prompt, const int32_t *len, const int32_t *max_new, int32_t **out,
+                    int32_t *out_len, struct err *e)
 {
     struct ruler_glue *g = ctx;
     int32_t most = 0;
@@ -62,7 +63,8 @@ static int generate(void *ctx, int32_t n, const int32_t *const *prompt, const in
     return 0;
 }
 
-static int answer_logprob(void *ctx, int32_t n, const int32_t *const *ids, const int32_t *len, const int32_t *from, double *sum, struct err *e)
+static int answer_logprob(void *ctx, int32_t n, const int32_t *const *ids, const int32_t *len, const int32_t *from, double *sum,
+                          struct err *e)
 {
     struct ruler_glue *g = ctx;
     double **lp = calloc((size_t)n, sizeof *lp);

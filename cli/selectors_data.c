@@ -46,7 +46,8 @@ static struct sel_entry *entry_for(struct sel_data *d, const struct node *n, boo
         return NULL;
     struct sel_entry *x = &d->e[d->n++];
     const char *asked = node_setting(sel, "budget");
-    *x = (struct sel_entry){.label = n->label, .name = n->label, .id = sel->stage->id, .sel = sel, .mask = "", .beside = beside, .trained_search = !strcmp(sel->kind->name, "search")};
+    *x = (struct sel_entry){.label = n->label, .name = n->label, .id = sel->stage->id, .sel = sel, .mask = "", .beside = beside,
+                            .trained_search = !strcmp(sel->kind->name, "search")};
     if (!asked || !parse_f64(asked, &x->asked))
         x->asked = 0;
     return x;
@@ -87,7 +88,8 @@ static int load_scores(struct sel_data *d, struct sel_run *r, struct err *e)
     for (size_t t = 0; t < r->scores.n; t++) {
         size_t n = (size_t)r->scores.task[t].n;
         if (d->paired.times && (r->scores.n != d->paired.n_tasks || d->task_n[t] != n))
-            return ERR(e, E_INPUT, "%s: task '%s' has %zu samples, other evaluations of this table %zu: they cannot be paired", r->node->dir, r->scores.task[t].name, n, d->task_n[t]);
+            return ERR(e, E_INPUT, "%s: task '%s' has %zu samples, other evaluations of this table %zu: they cannot be paired",
+                       r->node->dir, r->scores.task[t].name, n, d->task_n[t]);
         d->task_n[t] = n;
         total += n;
     }
@@ -160,7 +162,8 @@ static void tell_apart(struct sel_data *d)
         struct sel_entry *x = &d->e[i];
         size_t same = 0, at = 0;
         for (size_t k = 0; k < d->n; k++)
-            if (!strcmp(d->e[k].label, x->label) && d->e[k].asked == x->asked && d->e[k].beside == x->beside && d->e[k].id == x->id && same_training(d->e[k].run[0].distill, x->run[0].distill)) {
+            if (!strcmp(d->e[k].label, x->label) && d->e[k].asked == x->asked && d->e[k].beside == x->beside && d->e[k].id == x->id &&
+                same_training(d->e[k].run[0].distill, x->run[0].distill)) {
                 same++;
                 at += k <= i;
             }
@@ -217,7 +220,8 @@ size_t sel_baselines(const struct sel_data *d, const struct sel_entry *x, const 
     size_t n = 0;
     for (size_t i = 0; i < d->n && n < cap; i++) {
         const struct sel_entry *r = &d->e[i];
-        if (r->trained_search || r->failed || r->beside || r->asked != x->asked || r->n < 2 || !same_training(r->run[0].distill, x->run[0].distill))
+        if (r->trained_search || r->failed || r->beside || r->asked != x->asked || r->n < 2 || !same_training(r->run[0].distill,
+                x->run[0].distill))
             continue;
         out[n++] = r;
     }

@@ -1,4 +1,5 @@
-/* What the selector tables and figures show, gathered from a plan: entries (a selector's set under one training recipe, with all its seeds), their scores, KLs and paired comparisons. */
+/* What the selector tables and figures show, gathered from a plan: entries (a selector's set under one training recipe, with all its
+ * seeds), their scores, KLs and paired comparisons. */
 #ifndef CLI_SELECTORS_DATA_H
 #define CLI_SELECTORS_DATA_H
 
@@ -49,7 +50,8 @@ double sel_number(struct plan *p, const struct node *n, const char *name); /* of
 /* Entries at this budget outside `beside` that a DASH entry is measured against: other selectors with as many common seeds. */
 size_t sel_baselines(const struct sel_data *d, const struct sel_entry *x, const struct sel_entry **out, size_t cap);
 
-/* NAME-detail: sets, untrained KL and its place among all sets, recovered. NAME-searches: every search run with its four KLs. Both are saved in dir and added to text. */
+/* NAME-detail: sets, untrained KL and its place among all sets, recovered. NAME-searches: every search run with its four KLs. Both are
+ * saved in dir and added to text. */
 int selectors_detail(const struct sel_data *d, const struct report *rep, const char *dir, struct str *text, struct err *e);
 int selectors_searches(const struct sel_data *d, const struct report *rep, const char *dir, struct str *text, struct err *e);
 

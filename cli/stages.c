@@ -8,7 +8,8 @@
 #include "core/log.h"
 #include "core/prov.h"
 
-const struct stage_kind *const stage_kinds[] = {&kind_ruler_gen, &kind_pack, &kind_hidden, &kind_align, &kind_select, &kind_search, &kind_distill, &kind_ruler, &kind_lmeval, &kind_landscape, &kind_passkey, &kind_infer};
+const struct stage_kind *const stage_kinds[] = {&kind_ruler_gen, &kind_pack, &kind_hidden, &kind_align, &kind_select, &kind_search,
+                                                &kind_distill, &kind_ruler, &kind_lmeval, &kind_landscape, &kind_passkey, &kind_infer};
 const size_t n_stage_kinds = ARRAY_LEN(stage_kinds);
 
 static int locate(const char *path, char dst[1024])
@@ -19,7 +20,8 @@ static int locate(const char *path, char dst[1024])
 
 void registry_init(struct registry *r, struct env *env)
 {
-    *r = (struct registry){.locate = locate, .kinds = stage_kinds, .n = n_stage_kinds, .env = env, .report_kinds = report_kinds, .n_report_kinds = n_report_kinds};
+    *r = (struct registry){.locate = locate, .kinds = stage_kinds, .n = n_stage_kinds, .env = env, .report_kinds = report_kinds,
+                           .n_report_kinds = n_report_kinds};
 }
 
 int env_backend(struct env *env, struct err *e)
@@ -101,14 +103,19 @@ static void flags_of(struct stage_flags *f, const struct stage_kind *k, struct c
         snprintf(f->name[i], sizeof f->name[i], "%s", p->name);
         for (char *s = f->name[i]; *s; s++)
             *s = *s == '_' ? '-' : *s;
-        f->opts[f->n++] = (struct opt){.name = f->name[i], .type = OPT_STR, .dst = &f->value[i], .arg = p->type == PT_REF || p->type == PT_REFS || p->type == PT_PATH ? "PATH" : p->unit ? p->unit : "VALUE",
-                                       .help = p->help, .group = "Stage", .words = p->type == PT_WORD ? p->words : NULL};
+        f->opts[f->n++] = (struct opt){.name = f->name[i], .type = OPT_STR, .dst = &f->value[i], .arg = p->type == PT_REF ||
+                                       p->type == PT_REFS || p->type == PT_PATH ? "PATH" : p->unit ? p->unit : "VALUE", .help = p->help,
+                                       .group = "Stage", .words = p->type == PT_WORD ? p->words : NULL};
         f->value[i] = p->def && *p->def ? p->def : NULL;
     }
-    f->opts[f->n++] = (struct opt){.name = "out", .type = OPT_STR, .dst = &f->out, .arg = "RUN", .help = "run directory to make or go on with", .group = "Run"};
-    f->opts[f->n++] = (struct opt){.name = "print-manifest", .type = OPT_BOOL, .dst = &f->print_manifest, .help = "print the YAML stage that says the same, and stop", .group = "Run"};
-    f->opts[f->n++] = (struct opt){.name = "dry-run", .type = OPT_BOOL, .dst = &f->dry_run, .help = "print what would run, write nothing", .group = "Run"};
-    f->opts[f->n++] = (struct opt){.name = "force", .type = OPT_BOOL, .dst = &f->force, .help = "replace a run made with other parameters", .group = "Run"};
+    f->opts[f->n++] = (struct opt){.name = "out", .type = OPT_STR, .dst = &f->out, .arg = "RUN",
+                                   .help = "run directory to make or go on with", .group = "Run"};
+    f->opts[f->n++] = (struct opt){.name = "print-manifest", .type = OPT_BOOL, .dst = &f->print_manifest,
+                                   .help = "print the YAML stage that says the same, and stop", .group = "Run"};
+    f->opts[f->n++] = (struct opt){.name = "dry-run", .type = OPT_BOOL, .dst = &f->dry_run, .help = "print what would run, write nothing",
+                                   .group = "Run"};
+    f->opts[f->n++] = (struct opt){.name = "force", .type = OPT_BOOL, .dst = &f->force, .help = "replace a run made with other parameters",
+                                   .group = "Run"};
     struct opt common[] = {COMMON_OPTS(c)};
     for (size_t i = 0; i < ARRAY_LEN(common); i++) {
         bool taken = false; /* a stage's own --seed wins */
@@ -147,7 +154,8 @@ static int run_single(struct plan *p, const struct stage_flags *f, bool json, st
     return rc;
 }
 
-int cli_stage(const struct stage_kind *k, const char *command, const char *about, const char *examples, int argc, char **argv, struct err *e)
+int cli_stage(const struct stage_kind *k, const char *command, const char *about, const char *examples, int argc, char **argv,
+              struct err *e)
 {
     struct common c = COMMON_INIT;
     struct stage_flags f;

@@ -1,6 +1,7 @@
 /*
- * The stage kinds: what a manifest's stages and the one-step commands run. Each kind is a schema (parameters with units and bounds), a cost estimate and a run function; flags of the commands are made
- * from the same schema, so a manifest and a command line can say the same things.
+ * The stage kinds: what a manifest's stages and the one-step commands run. Each kind is a schema (parameters with units and bounds), a
+ * cost estimate and a run function; flags of the commands are made from the same schema, so a manifest and a command line can say the
+ * same things.
  */
 #ifndef CLI_STAGES_H
 #define CLI_STAGES_H
@@ -19,7 +20,8 @@ struct env {
     bool estimate; /* plans with FLOPs and memory (dry runs, check) */
     double rate;   /* FLOP/s for their times, 0 = unknown */
 };
-extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler, kind_lmeval, kind_landscape, kind_passkey, kind_infer;
+extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler,
+    kind_lmeval, kind_landscape, kind_passkey, kind_infer;
 extern const struct stage_kind *const stage_kinds[];
 extern const size_t n_stage_kinds;
 extern const char *const report_kinds[];
@@ -44,6 +46,7 @@ int result_save(struct result *r, const struct run *run, struct err *e);
 /* Its command, one of `data`. */
 int data_passkey(int argc, char **argv, struct err *e);
 /* Runs one kind from flags: options made from its schema, --out RUN, --print-manifest, --dry-run, --force. */
-int cli_stage(const struct stage_kind *k, const char *command, const char *about, const char *examples, int argc, char **argv, struct err *e);
+int cli_stage(const struct stage_kind *k, const char *command, const char *about, const char *examples, int argc, char **argv,
+              struct err *e);
 
 #endif

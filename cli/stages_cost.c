@@ -42,7 +42,8 @@ static void make_linear(struct mcfg *c, bool conv, bool gate)
         c->window[l] = 0;
     }
     c->layout = LAYOUT_FLA;
-    c->gdn = (struct mcfg_gdn){.heads = c->H, .v_heads = c->H, .head_k_dim = c->head_dim, .head_v_dim = c->head_dim, .conv_size = conv ? 4 : 0, .use_gate = gate, .norm_eps = 1e-6};
+    c->gdn = (struct mcfg_gdn){.heads = c->H, .v_heads = c->H, .head_k_dim = c->head_dim, .head_v_dim = c->head_dim,
+                               .conv_size = conv ? 4 : 0, .use_gate = gate, .norm_eps = 1e-6};
 }
 
 static bool setting_is(const struct node *n, const char *name, const char *value)
@@ -174,7 +175,8 @@ static double data_tokens(const struct node *n)
 /* Whether a select run sweeps over the layers with rows of a shard. */
 static bool sweeps(const struct node *n)
 {
-    return node_has(n, "data") && !node_has(n, "scores") && (!strcmp(node_str(n, "method"), "lm-ppl") || !strcmp(node_str(n, "method"), "act-mse"));
+    return node_has(n, "data") && !node_has(n, "scores") && (!strcmp(node_str(n, "method"), "lm-ppl") ||
+        !strcmp(node_str(n, "method"), "act-mse"));
 }
 
 static double tokens_of(const struct node *n)
@@ -182,7 +184,8 @@ static double tokens_of(const struct node *n)
     const char *kind = n->kind->name;
     double list[64];
     if (!strcmp(kind, "align") || !strcmp(kind, "search") || !strcmp(kind, "distill"))
-        return (double)node_i64(n, "tokens") * (!strcmp(kind, "search") && node_has(n, "sweep") ? (double)node_list_f64(n, "sweep", list, ARRAY_LEN(list)) : 1);
+        return (double)node_i64(n, "tokens") * (!strcmp(kind, "search") && node_has(n, "sweep")
+                                                ? (double)node_list_f64(n, "sweep", list, ARRAY_LEN(list)) : 1);
     if (!strcmp(kind, "hidden") || !strcmp(kind, "ruler"))
         return data_tokens(node_ref(n, "data"));
     if (!strcmp(kind, "select") && sweeps(n))
@@ -242,7 +245,8 @@ static int search_cost(struct shapes *s, const struct node *n, double rows, stru
         ops[l] = MIX_BIT(MIX_FULL) | MIX_BIT(MIX_GDN) | (three ? MIX_BIT(MIX_WINDOW) : 0);
     struct assemble_opts ao = {.ops = ops, .window = node_i64(n, "window")};
     TRY(model_assemble(&super, s->full, &s->set, &ao, e));
-    c->flops = rows * (pass(super, s->T, true, false) + head(s->full, s->T, true, false) + (node_has(n, "hidden") ? 0 : pass(s->full, s->T, false, false)));
+    c->flops = rows * (pass(super, s->T, true, false) + head(s->full, s->T, true, false) + (node_has(n, "hidden") ? 0
+                           : pass(s->full, s->T, false, false)));
     int rc = stream_memory(s, super, node_i64(n, "micro"), node_has(n, "hidden"), true, false, e);
     c->memory_bytes = (double)s->be.mem_peak_bytes;
     model_close(super);
@@ -255,7 +259,8 @@ static int distill_cost(struct shapes *s, const struct node *n, double rows, str
     bool train = node_i64(n, "tokens") > 0;
     TRY(hybrid(&m, s, n, true, e));
     params_set_trainable(&m->params, -1, train);
-    c->flops = rows * (pass(m, s->T, true, true) + head(s->full, s->T, true, true) + (node_has(n, "hidden") ? 0 : pass(s->full, s->T, false, false)));
+    c->flops = rows * (pass(m, s->T, true, true) + head(s->full, s->T, true, true) + (node_has(n, "hidden") ? 0
+                           : pass(s->full, s->T, false, false)));
     int rc = stream_memory(s, m, MIN(node_i64(n, "micro"), node_i64(n, "batch")), node_has(n, "hidden"), train, train, e);
     c->memory_bytes = (double)s->be.mem_peak_bytes;
     model_close(m);
@@ -282,7 +287,8 @@ static int hidden_cost(struct shapes *s, const struct node *n, double rows, stru
     return 0;
 }
 
-/* Prompts are read twice: to decode from, and with the reference answer for its likelihood. Memory: weights, caches of a batch, a prefill of 2048 rows. */
+/* Prompts are read twice: to decode from, and with the reference answer for its likelihood. Memory: weights, caches of a batch, a
+ * prefill of 2048 rows. */
 static int ruler_cost(struct shapes *s, const struct node *n, struct stage_cost *c, struct err *e)
 {
     int64_t len[64], longest = 0;

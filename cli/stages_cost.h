@@ -1,6 +1,7 @@
 /*
- * What a run will cost, before anything is opened: the teacher's config.json, the models' own code on a backend that only counts (FLOPs by the ops' cost functions, memory by the allocations that the
- * stage will make), and token counts from the manifest. Estimates: rows are taken as full, a search as one run at its first seed, hybrids with as many Full layers as their budget says (a DASH run's set is
+ * What a run will cost, before anything is opened: the teacher's config.json, the models' own code on a backend that only counts (FLOPs
+ * by the ops' cost functions, memory by the allocations that the stage will make), and token counts from the manifest. Estimates: rows
+ * are taken as full, a search as one run at its first seed, hybrids with as many Full layers as their budget says (a DASH run's set is
  * not known before).
  */
 #ifndef CLI_STAGES_COST_H
@@ -8,7 +9,8 @@
 
 #include "cli/stages.h"
 
-/* The plan hook of every kind. Tokens always; FLOPs and memory when env->estimate is set, time when env->rate (FLOP/s) is, too. An input that is not there costs nothing. */
+/* The plan hook of every kind. Tokens always; FLOPs and memory when env->estimate is set, time when env->rate (FLOP/s) is, too. An input
+ * that is not there costs nothing. */
 int stage_plan(void *env, const struct node *n, struct stage_cost *out, struct err *e);
 /* FLOP/s of this machine for the estimates: COST_SHARE of what its matrix product does at (512, 1536, 576), measured for a moment. */
 #define COST_SHARE 0.5

@@ -22,7 +22,8 @@ static int landscape_stage(void *ctx, const struct node *n, struct run *r, struc
     TRY(env_backend(env, e));
     TRY(work_open(&w, env, n, true, true, true, e));
     int rc = work_rows(&w, n, e);
-    struct landscape_opts o = {.full = (int)node_i64(n, "budget"), .row_lo = w.data.rows - w.heldout, .row_hi = w.data.rows, .micro = node_i64(n, "micro"), .tau = node_f64(n, "tau")};
+    struct landscape_opts o = {.full = (int)node_i64(n, "budget"), .row_lo = w.data.rows - w.heldout, .row_hi = w.data.rows,
+                               .micro = node_i64(n, "micro"), .tau = node_f64(n, "tau")};
     if (rc == 0)
         rc = landscape_run(w.teacher, w.lin, &w.data, w.hidden, &o, r->out, r->work, &sets, e);
     if (rc == 0) {
@@ -35,5 +36,5 @@ static int landscape_stage(void *ctx, const struct node *n, struct run *r, struc
     return rc;
 }
 
-const struct stage_kind kind_landscape = {.name = "landscape", .about = "untrained KL of every binary set of a budget", .version = 1, .params = landscape_params, .n_params = ARRAY_LEN(landscape_params),
-                                          .run = landscape_stage};
+const struct stage_kind kind_landscape = {.name = "landscape", .about = "untrained KL of every binary set of a budget", .version = 1,
+                                          .params = landscape_params, .n_params = ARRAY_LEN(landscape_params), .run = landscape_stage};

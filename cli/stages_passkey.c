@@ -16,9 +16,11 @@
 
 static const struct param_spec passkey_params[] = {
     {.name = "model", .type = PT_REF, .help = "whose tokenizer and chat template"},
-    {.name = "text", .type = PT_STRS, .help = "text files or folders of them (.txt, .md, .jsonl, also .zst) that the passkeys are hidden in"},
+    {.name = "text", .type = PT_STRS,
+     .help = "text files or folders of them (.txt, .md, .jsonl, also .zst) that the passkeys are hidden in"},
     {.name = "key", .type = PT_STR, .def = "text", .help = "JSONL: the key that holds the text"},
-    {.name = "lengths", .type = PT_INTS, .unit = "tokens", .def = "1024,2048,4096,8192,16384", .lo = 64, .hi = 1e7, .help = "of a sample with its answer, at most; samples take them in turn"},
+    {.name = "lengths", .type = PT_INTS, .unit = "tokens", .def = "1024,2048,4096,8192,16384", .lo = 64, .hi = 1e7,
+     .help = "of a sample with its answer, at most; samples take them in turn"},
     {.name = "samples", .type = PT_INT, .unit = "samples", .def = "5000", .lo = 1, .hi = 1e7, .help = "in all; a row each"},
     {.name = "keys", .type = PT_INT, .def = "10", .lo = 1, .hi = PASSKEY_MOST, .help = "passkeys of a sample"},
     {.name = "words", .type = PT_INT, .def = "32", .lo = 1, .hi = 1024, .help = "words of a passkey"},
@@ -104,7 +106,9 @@ static int fit(struct maker *m, int64_t index, int64_t length, struct sample *s,
     size_t from = (size_t)ctr_below(m->o.seed, 0x66726f6d, (uint64_t)index, MAX(m->text.len, (size_t)1)), room, lo = 0, hi;
     TRY(make(m, index, from, 0, s, e));
     if ((int64_t)s->full.n > length)
-        return ERR(e, E_USAGE, "passkeys: %d passkeys of %d words with question and answer need %zu tokens, a sample has %" PRId64 "; fewer keys or words, or longer samples", m->o.keys, m->o.words, s->full.n, length);
+        return ERR(e, E_USAGE,
+                   "passkeys: %d passkeys of %d words with question and answer need %zu tokens, a sample has %" PRId64 "; fewer keys or "
+                   "words, or longer samples", m->o.keys, m->o.words, s->full.n, length);
     room = (size_t)(length - (int64_t)s->full.n);
     if (m->text.len - from < room * 8) /* not enough behind it: nearer to the beginning */
         from = m->text.len > room * 8 ? from % (m->text.len - room * 8) : 0;
@@ -203,17 +207,20 @@ static int passkey_run(void *ctx, const struct node *n, struct run *r, struct er
     if (!model->tok)
         return ERR(e, E_INPUT, "'%s' has no tokenizer", mp);
     struct maker m = {.tok = model->tok, .chat = node_bool(n, "chat") ? chat_detect(model->cfg.chat_template) : CHAT_NONE,
-                      .o = {.keys = (int)node_i64(n, "keys"), .words = (int)node_i64(n, "words"), .depths = (int)node_i64(n, "depths"), .seed = (uint64_t)node_i64(n, "seed")}};
+                      .o = {.keys = (int)node_i64(n, "keys"), .words = (int)node_i64(n, "words"), .depths = (int)node_i64(n, "depths"),
+                            .seed = (uint64_t)node_i64(n, "seed")}};
     int rc = passkey_go(&m, n, r, e);
     str_free(&m.text);
     return rc;
 }
-const struct stage_kind kind_passkey = {.name = "passkey", .about = "FlashMorph's passkey samples as a token shard", .version = 1, .params = passkey_params, .n_params = ARRAY_LEN(passkey_params), .run = passkey_run};
+const struct stage_kind kind_passkey = {.name = "passkey", .about = "FlashMorph's passkey samples as a token shard", .version = 1,
+                                        .params = passkey_params, .n_params = ARRAY_LEN(passkey_params), .run = passkey_run};
 
 int data_passkey(int argc, char **argv, struct err *e)
 {
-    return cli_stage(&kind_passkey, "data passkey", "FlashMorph's retrieval data: passkeys hidden in text, all of them asked for at the end; a token shard (RUN/out), one sample a row.",
-                     "  dashlab data passkey --model M --text corpus.jsonl.zst --samples 5000 --out shards/passkey\n"
-                     "  dashlab data passkey --model experiments/tiny/teacher --text experiments/tiny/prose --lengths 512,1020 --keys 4 --words 4 --samples 200 --out shards/passkey",
-                     argc, argv, e);
+    return cli_stage(&kind_passkey, "data passkey",
+                     "FlashMorph's retrieval data: passkeys hidden in text, all of them asked for at the end; a token shard (RUN/out), "
+                     "one sample a row.", "  dashlab data passkey --model M --text corpus.jsonl.zst --samples 5000 --out shards/passkey\n"
+                     "  dashlab data passkey --model experiments/tiny/teacher --text experiments/tiny/prose --lengths 512,1020 --keys 4 "
+                     "--words 4 --samples 200 --out shards/passkey", argc, argv, e);
 }

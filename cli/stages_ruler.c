@@ -16,11 +16,13 @@
 static const char *const flavour_words[] = {"compact", "nvidia", NULL};
 static const struct param_spec gen_params[] = {
     {.name = "model", .type = PT_REF, .help = "whose tokenizer counts the tokens"},
-    {.name = "lengths", .type = PT_INTS, .unit = "tokens", .def = "1024", .lo = 64, .hi = 1e7, .help = "lengths; each gets its own block of samples, with seed, seed+1, ..."},
+    {.name = "lengths", .type = PT_INTS, .unit = "tokens", .def = "1024", .lo = 64, .hi = 1e7,
+     .help = "lengths; each gets its own block of samples, with seed, seed+1, ..."},
     {.name = "tasks", .type = PT_STRS, .def = "", .help = "tasks; default: all of the flavour"},
     {.name = "samples", .type = PT_INT, .unit = "samples", .def = "24", .lo = 1, .hi = 1e7, .help = "of each task and length"},
     {.name = "seed", .type = PT_INT, .def = "42", .lo = 0, .hi = 4294967295.0, .help = "random seed"},
-    {.name = "flavour", .type = PT_WORD, .def = "compact", .words = flavour_words, .help = "compact: for windows below 2048 tokens, not reference RULER"},
+    {.name = "flavour", .type = PT_WORD, .def = "compact", .words = flavour_words,
+     .help = "compact: for windows below 2048 tokens, not reference RULER"},
     {.name = "essays", .type = PT_PATH, .def = "", .help = "haystack text; default: the bundled public-domain novels"},
     {.name = "wonderwords", .type = PT_STR, .def = "2.2.0", .help = "word list version"}};
 
@@ -34,9 +36,11 @@ static int gen_run(void *ctx, const struct node *n, struct run *r, struct err *e
     if (!m->tok)
         return ERR(e, E_INPUT, "'%s' has no tokenizer", mp);
     TRY(cli_bundled(data, "ruler/data", e));
-    struct ruler_gen_opts o = {.counter = {ruler_tok_count, m->tok}, .tokenizer_name = tok_family(m->tok), .tokenizer_sha256 = tok_sha256(m->tok), .lengths = lengths,
-                               .tasks = node_has(n, "tasks") ? node_str(n, "tasks") : NULL, .samples = node_i64(n, "samples"), .seed = node_i64(n, "seed"), .flavour = node_str(n, "flavour"),
-                               .data_dir = data, .essays = node_has(n, "essays") ? node_path(n, "essays", essays) : NULL, .wonderwords = node_str(n, "wonderwords")};
+    struct ruler_gen_opts o = {.counter = {ruler_tok_count, m->tok}, .tokenizer_name = tok_family(m->tok),
+                               .tokenizer_sha256 = tok_sha256(m->tok), .lengths = lengths, .tasks = node_has(n, "tasks")
+                               ? node_str(n, "tasks") : NULL, .samples = node_i64(n, "samples"), .seed = node_i64(n, "seed"),
+                               .flavour = node_str(n, "flavour"), .data_dir = data, .essays = node_has(n, "essays")
+                               ? node_path(n, "essays", essays) : NULL, .wonderwords = node_str(n, "wonderwords")};
     o.n_lengths = node_list_i64(n, "lengths", lengths, ARRAY_LEN(lengths));
     TRY(ruler_gen(&o, r->out, e));
     struct result res;
@@ -47,18 +51,21 @@ static int gen_run(void *ctx, const struct node *n, struct run *r, struct err *e
     jw_kstr(&res.w, "essays", o.essays ? "given" : "bundled public-domain novels");
     return result_save(&res, r, e);
 }
-const struct stage_kind kind_ruler_gen = {.name = "ruler-gen", .about = "RULER samples", .version = 1, .params = gen_params, .n_params = ARRAY_LEN(gen_params), .run = gen_run};
+const struct stage_kind kind_ruler_gen = {.name = "ruler-gen", .about = "RULER samples", .version = 1, .params = gen_params,
+                                          .n_params = ARRAY_LEN(gen_params), .run = gen_run};
 
 /* ---- pack ---- */
 
 static const struct param_spec pack_params[] = {
     {.name = "model", .type = PT_REF, .help = "whose tokenizer"},
     {.name = "ruler", .type = PT_REFS, .def = "", .help = "ruler-gen runs: whole samples with their answers, never cut"},
-    {.name = "text", .type = PT_STRS, .def = "", .help = "text files or folders of them (.txt, .md, .jsonl, also .zst), concatenated and cut into rows"},
+    {.name = "text", .type = PT_STRS, .def = "",
+     .help = "text files or folders of them (.txt, .md, .jsonl, also .zst), concatenated and cut into rows"},
     {.name = "key", .type = PT_STR, .def = "text", .help = "JSONL: the key that holds the text"},
     {.name = "seq", .type = PT_INT, .unit = "tokens", .def = "1024", .lo = 2, .hi = 4194304, .help = "row length"},
     {.name = "text_share", .type = PT_NUM, .def = "0.12", .lo = 0, .hi = 1, .help = "share of rows that are text, when both are given"},
-    {.name = "text_rows", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9, .help = "rows of text when only text is given; 0 = all"},
+    {.name = "text_rows", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9,
+     .help = "rows of text when only text is given; 0 = all"},
     {.name = "seed", .type = PT_INT, .def = "0", .lo = 0, .hi = 4294967295.0, .help = "order of samples and rows"}};
 
 struct row {
@@ -78,7 +85,8 @@ struct packer {
     int64_t dropped;
 };
 
-static int push(struct row **v, size_t *n, size_t *cap, const int32_t *ids, const uint8_t *mask, int64_t len, int64_t room, bool ruler, struct err *e)
+static int push(struct row **v, size_t *n, size_t *cap, const int32_t *ids, const uint8_t *mask, int64_t len, int64_t room, bool ruler,
+                struct err *e)
 {
     if (*n == *cap) {
         size_t want = *cap ? 2 * *cap : 256;
@@ -105,7 +113,8 @@ static int take_sample(void *ctx, const struct ruler_sample *s, struct err *e)
     struct tok_ids prompt = {0}, full = {0};
     struct str text = STR_INIT;
     str_printf(&text, "%s%s", s->prompt, s->answer);
-    int rc = tok_encode(p->tok, s->prompt, strlen(s->prompt), false, &prompt, e) || tok_encode(p->tok, str_c(&text), text.len, false, &full, e);
+    int rc = tok_encode(p->tok, s->prompt, strlen(s->prompt), false, &prompt, e) || tok_encode(p->tok, str_c(&text), text.len, false, &full,
+        e);
     size_t same = 0;
     while (same < prompt.n && same < full.n && prompt.v[same] == full.v[same])
         same++;
@@ -183,7 +192,8 @@ static int text_rows(struct packer *p, int64_t want, struct err *e)
 {
     int64_t have = (int64_t)p->text.n / p->seq;
     if (want > have)
-        return ERR(e, E_INPUT, "pack: %" PRId64 " rows of text wanted, the files hold %" PRId64 " rows of %" PRId64 " tokens", want, have, p->seq);
+        return ERR(e, E_INPUT, "pack: %" PRId64 " rows of text wanted, the files hold %" PRId64 " rows of %" PRId64 " tokens", want, have,
+                   p->seq);
     uint8_t *mask = malloc((size_t)p->seq);
     if (!mask)
         return err_nomem(e, (size_t)p->seq, "a mask");
@@ -268,7 +278,8 @@ static int pack_run(void *ctx, const struct node *n, struct run *r, struct err *
         jw_kf64(&res.w, "answer_share", share);
         jw_ki64(&res.w, "dropped", p.dropped);
         rc = result_save(&res, r, e);
-        log_info("pack: %" PRId64 " rows (%" PRId64 " of text), %" PRId64 " tokens, %.1f %% of them answers", o.rows, o.text_rows, o.tokens, 100 * share);
+        log_info("pack: %" PRId64 " rows (%" PRId64 " of text), %" PRId64 " tokens, %.1f %% of them answers", o.rows, o.text_rows, o.tokens,
+                 100 * share);
     }
     for (size_t i = 0; i < p.n; i++) {
         free(p.rows[i].ids);
@@ -283,16 +294,19 @@ static int pack_run(void *ctx, const struct node *n, struct run *r, struct err *
     tok_ids_free(&p.text);
     return rc ? -1 : 0;
 }
-const struct stage_kind kind_pack = {.name = "pack", .about = "token shard from RULER samples and text", .version = 1, .params = pack_params, .n_params = ARRAY_LEN(pack_params), .run = pack_run};
+const struct stage_kind kind_pack = {.name = "pack", .about = "token shard from RULER samples and text", .version = 1,
+                                     .params = pack_params, .n_params = ARRAY_LEN(pack_params), .run = pack_run};
 
 /* ---- ruler ---- */
 
 static const struct param_spec ruler_params[] = {
     {.name = "model", .type = PT_REF, .help = "a teacher or distill runs", .fan = true},
     {.name = "data", .type = PT_REF, .help = "a ruler-gen run"},
-    {.name = "batch", .type = PT_INT, .unit = "samples", .def = "24", .lo = 1, .hi = 4096, .help = "sequences decoded together; changes no result", .free = true}};
+    {.name = "batch", .type = PT_INT, .unit = "samples", .def = "24", .lo = 1, .hi = 4096,
+     .help = "sequences decoded together; changes no result", .free = true}};
 
-/* What a sequence of the longest evaluation length costs: counted FLOPs of a prefill by token (the head not included), and bytes of cache and state after it. */
+/* What a sequence of the longest evaluation length costs: counted FLOPs of a prefill by token (the head not included), and bytes of
+ * cache and state after it. */
 static int context_cost(const struct model *m, const struct node *n, struct jw *w, struct err *e)
 {
     int64_t lengths[64], top = 0;
@@ -348,4 +362,5 @@ static int ruler_stage(void *ctx, const struct node *n, struct run *r, struct er
     model_close(m);
     return rc ? -1 : 0;
 }
-const struct stage_kind kind_ruler = {.name = "ruler", .about = "RULER predictions and scores", .version = 1, .params = ruler_params, .n_params = ARRAY_LEN(ruler_params), .plan = stage_plan, .run = ruler_stage};
+const struct stage_kind kind_ruler = {.name = "ruler", .about = "RULER predictions and scores", .version = 1, .params = ruler_params,
+                                      .n_params = ARRAY_LEN(ruler_params), .plan = stage_plan, .run = ruler_stage};

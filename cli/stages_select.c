@@ -31,32 +31,49 @@ static const struct param_spec select_params[] = {
     {.name = "row_lo", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9, .help = "first of them"},
     {.name = "micro", .type = PT_INT, .unit = "rows", .def = "4", .lo = 1, .hi = 64, .help = "rows computed at once", .free = true},
     {.name = "seed", .type = PT_INT, .def = "0", .lo = 0, .hi = 4294967295.0, .help = "for random sets and probe prompts"},
-    {.name = "probe_form", .type = PT_WORD, .def = "raw", .words = form_words, .help = "probes, halo: raw: as published; ruler: the same question in RULER's templates (a variant)"},
-    {.name = "prompts", .type = PT_INT, .unit = "prompts", .def = "500", .lo = 1, .hi = 1e6, .help = "probes: how many (halo: of each of its three)"},
-    {.name = "max_new", .type = PT_INT, .unit = "tokens", .def = "200", .lo = 1, .hi = 4096, .help = "probes, raw: most new tokens of an answer"},
-    {.name = "length", .type = PT_INT, .unit = "tokens", .def = "1024", .lo = 64, .hi = 1e7, .help = "probes, ruler: of a prompt with its answer"},
-    {.name = "batch", .type = PT_INT, .unit = "prompts", .def = "8", .lo = 1, .hi = 4096, .help = "probes: sequences decoded together; changes no result", .free = true},
-    {.name = "scores", .type = PT_REF, .def = "", .help = "a finished run of the same method: its scores at this budget, nothing is computed again", .whole = true},
+    {.name = "probe_form", .type = PT_WORD, .def = "raw", .words = form_words,
+     .help = "probes, halo: raw: as published; ruler: the same question in RULER's templates (a variant)"},
+    {.name = "prompts", .type = PT_INT, .unit = "prompts", .def = "500", .lo = 1, .hi = 1e6,
+     .help = "probes: how many (halo: of each of its three)"},
+    {.name = "max_new", .type = PT_INT, .unit = "tokens", .def = "200", .lo = 1, .hi = 4096,
+     .help = "probes, raw: most new tokens of an answer"},
+    {.name = "length", .type = PT_INT, .unit = "tokens", .def = "1024", .lo = 64, .hi = 1e7,
+     .help = "probes, ruler: of a prompt with its answer"},
+    {.name = "batch", .type = PT_INT, .unit = "prompts", .def = "8", .lo = 1, .hi = 4096,
+     .help = "probes: sequences decoded together; changes no result", .free = true},
+    {.name = "scores", .type = PT_REF, .def = "",
+     .help = "a finished run of the same method: its scores at this budget, nothing is computed again", .whole = true},
     {.name = "first", .type = PT_REF, .def = "", .help = "avg-s1, avg-s2: the GA run", .whole = true},
     {.name = "second", .type = PT_REF, .def = "", .help = "avg-s1, avg-s2: the GR run", .whole = true},
-    {.name = "kv_expand", .type = PT_WORD, .def = "any", .words = any_expand_words, .help = "the KV expansion that the Stage-1 run must have"},
-    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = "0", .lo = 0, .hi = 1e13, .help = "training: of one layer's distillation (ga-s2, gr-s2), of the gates (flashmorph), of the supernet (postnas)"},
+    {.name = "kv_expand", .type = PT_WORD, .def = "any", .words = any_expand_words,
+     .help = "the KV expansion that the Stage-1 run must have"},
+    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = "0", .lo = 0, .hi = 1e13,
+     .help = "training: of one layer's distillation (ga-s2, gr-s2), of the gates (flashmorph), of the supernet (postnas)"},
     {.name = "train_batch", .type = PT_INT, .unit = "rows", .def = "4", .lo = 1, .hi = 65536, .help = "training: rows of one update"},
-    {.name = "lr", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 10, .help = "training: learning rate outside the mixers, flashmorph: of the gates; 0 = the method's (7e-6; 2e-2)"},
-    {.name = "lr_mixer", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 10, .help = "training: learning rate of the mixers; 0 = the method's (1e-4; postnas 1e-3)"},
-    {.name = "heldout", .type = PT_INT, .unit = "rows", .def = "16", .lo = 1, .hi = 1e6, .help = "training: the shard's last rows, scored on and never trained on"},
+    {.name = "lr", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 10,
+     .help = "training: learning rate outside the mixers, flashmorph: of the gates; 0 = the method's (7e-6; 2e-2)"},
+    {.name = "lr_mixer", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 10,
+     .help = "training: learning rate of the mixers; 0 = the method's (1e-4; postnas 1e-3)"},
+    {.name = "heldout", .type = PT_INT, .unit = "rows", .def = "16", .lo = 1, .hi = 1e6,
+     .help = "training: the shard's last rows, scored on and never trained on"},
     {.name = "score_loss", .type = PT_WORD, .def = "heldout", .words = loss_words, .help = "ga-s2, gr-s2: what ranks the layers"},
-    {.name = "sequential", .type = PT_BOOL, .def = "false", .help = "ga-s2, gr-s2: layers that are left are scored again after each choice"},
-    {.name = "rounds", .type = PT_INT, .def = "1", .lo = 1, .hi = 1000, .help = "ga-s2, gr-s2: layers are scored after each of so many parts of the tokens"},
-    {.name = "stop_overlap", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 1, .help = "ga-s2, gr-s2: no further round when two successive top-K sets share this part; 0 = all rounds"},
+    {.name = "sequential", .type = PT_BOOL, .def = "false",
+     .help = "ga-s2, gr-s2: layers that are left are scored again after each choice"},
+    {.name = "rounds", .type = PT_INT, .def = "1", .lo = 1, .hi = 1000,
+     .help = "ga-s2, gr-s2: layers are scored after each of so many parts of the tokens"},
+    {.name = "stop_overlap", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 1,
+     .help = "ga-s2, gr-s2: no further round when two successive top-K sets share this part; 0 = all rounds"},
     {.name = "beam", .type = PT_INT, .unit = "sets", .def = "8", .lo = 1, .hi = 4096, .help = "postnas: beam width"},
     {.name = "gate_weight", .type = PT_NUM, .def = "0.1", .lo = 0, .hi = 1e6, .help = "flashmorph: weight of the sum of gates"},
-    {.name = "ckpt_every", .type = PT_INT, .unit = "steps", .def = "20", .lo = 0, .hi = 1e9, .help = "training: checkpoint interval", .free = true},
+    {.name = "ckpt_every", .type = PT_INT, .unit = "steps", .def = "20", .lo = 0, .hi = 1e9, .help = "training: checkpoint interval",
+     .free = true},
     {.name = "exclude", .type = PT_INTS, .def = "", .lo = 0, .hi = 255, .help = "layers that stay Linear whatever the method says"},
-    {.name = "windows", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 255, .help = "as many more layers become Window: next in rank, or evenly spaced (a control of the operator space)"},
+    {.name = "windows", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 255,
+     .help = "as many more layers become Window: next in rank, or evenly spaced (a control of the operator space)"},
     {.name = "window_cost", .type = PT_NUM, .def = "0.125", .lo = 0, .hi = 1, .help = "w/T of a Window layer in the budget"},
     {.name = "of", .type = PT_STR, .def = "", .help = "published: whose set"},
-    {.name = "published_model", .type = PT_STR, .def = "", .help = "published: for which model (default: the one the teacher's folder is called)"},
+    {.name = "published_model", .type = PT_STR, .def = "",
+     .help = "published: for which model (default: the one the teacher's folder is called)"},
     {.name = "layers", .type = PT_STR, .def = "", .help = "custom: the set, e.g. \"full:0,5 window:2\""},
     P_POSITIONS};
 
@@ -94,7 +111,8 @@ static int check_expand(const struct work *w, const struct node *n, struct err *
     const char *want = node_str(n, "kv_expand");
     if (!w->lin || !strcmp(want, "any") || !strcmp(want, expand_name(w->lin->cfg.dashlab.kv_expand)))
         return 0;
-    return ERR(e, E_INPUT, "stage '%s': the Stage 1 was made with KV expansion '%s', '%s' is asked for; align again with --kv-expand %s", n->stage->id, expand_name(w->lin->cfg.dashlab.kv_expand), want, want);
+    return ERR(e, E_INPUT, "stage '%s': the Stage 1 was made with KV expansion '%s', '%s' is asked for; align again with --kv-expand %s",
+               n->stage->id, expand_name(w->lin->cfg.dashlab.kv_expand), want, want);
 }
 
 /* Earlier selections that a selection is made from. */
@@ -141,12 +159,16 @@ static int select_files(const struct selector *s, char sets[1024], char data[102
 
 static struct select_train select_training(const struct node *n)
 {
-    return (struct select_train){.tokens = node_i64(n, "tokens"), .batch = node_i64(n, "train_batch"), .lr = node_f64(n, "lr"), .lr_mixer = node_f64(n, "lr_mixer"), .heldout = node_i64(n, "heldout"),
-                                 .ckpt_every = node_i64(n, "ckpt_every"), .train_loss = !strcmp(node_str(n, "score_loss"), "train"), .sequential = node_bool(n, "sequential"), .rounds = node_i64(n, "rounds"),
-                                 .stop_overlap = node_f64(n, "stop_overlap"), .beam = node_i64(n, "beam"), .gate_weight = node_f64(n, "gate_weight")};
+    return (struct select_train){.tokens = node_i64(n, "tokens"), .batch = node_i64(n, "train_batch"), .lr = node_f64(n, "lr"),
+                                 .lr_mixer = node_f64(n, "lr_mixer"), .heldout = node_i64(n, "heldout"),
+                                 .ckpt_every = node_i64(n, "ckpt_every"), .train_loss = !strcmp(node_str(n, "score_loss"), "train"),
+                                 .sequential = node_bool(n, "sequential"), .rounds = node_i64(n, "rounds"),
+                                 .stop_overlap = node_f64(n, "stop_overlap"), .beam = node_i64(n, "beam"),
+                                 .gate_weight = node_f64(n, "gate_weight")};
 }
 
-static int select_go(struct env *env, const struct node *n, struct run *r, struct work *w, const struct selector *s, const struct earlier *from, struct err *e)
+static int select_go(struct env *env, const struct node *n, struct run *r, struct work *w, const struct selector *s,
+                     const struct earlier *from, struct err *e)
 {
     struct selection sel;
     struct result res;
@@ -155,14 +177,20 @@ static int select_go(struct env *env, const struct node *n, struct run *r, struc
     struct select_train train = select_training(n);
     TRY(select_files(s, sets, data, e));
     TRY(select_exclude(n, w->teacher->cfg.L, exclude, &any, e));
-    struct select_input in = {.be = env->rt.be, .teacher = w->teacher, .lin = w->lin, .data = w->data.ids ? &w->data : NULL, .cache = w->hidden, .layers = (int)w->teacher->cfg.L,
-                              .budget = (int)node_i64(n, "budget"), .row_lo = node_i64(n, "row_lo"), .row_hi = node_i64(n, "row_lo") + node_i64(n, "rows"), .micro = node_i64(n, "micro"),
-                              .seed = (uint64_t)node_i64(n, "seed"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .exclude = any ? exclude : NULL, .of = node_str(n, "of"), .windows = (int)node_i64(n, "windows"), .window_cost = node_f64(n, "window_cost"),
-                              .model = node_str(n, "published_model"), .sets_path = sets, .spec = node_str(n, "layers"), .scores = from->have[0] ? &from->of[0] : NULL,
-                              .first = from->have[1] ? &from->of[1] : NULL, .second = from->have[2] ? &from->of[2] : NULL, .out_dir = r->out, .work_dir = r->work,
-                              .scores_dir = from->have[0] ? node_path(n, "scores", scores) : NULL, .train = &train,
-                              .probe = {.ruler = !strcmp(node_str(n, "probe_form"), "ruler"), .prompts = node_i64(n, "prompts"), .max_new = node_i64(n, "max_new"), .length = node_i64(n, "length"),
-                                        .batch = (int32_t)node_i64(n, "batch"), .data_dir = data}};
+    struct select_input in = {.be = env->rt.be, .teacher = w->teacher, .lin = w->lin, .data = w->data.ids ? &w->data : NULL,
+                              .cache = w->hidden, .layers = (int)w->teacher->cfg.L, .budget = (int)node_i64(n, "budget"),
+                              .row_lo = node_i64(n, "row_lo"), .row_hi = node_i64(n, "row_lo") + node_i64(n, "rows"),
+                              .micro = node_i64(n, "micro"), .seed = (uint64_t)node_i64(n, "seed"),
+                              .positions = (enum positions)word_at(positions_words, node_str(n, "positions")),
+                              .exclude = any ? exclude : NULL, .of = node_str(n, "of"), .windows = (int)node_i64(n, "windows"),
+                              .window_cost = node_f64(n, "window_cost"), .model = node_str(n, "published_model"), .sets_path = sets,
+                              .spec = node_str(n, "layers"), .scores = from->have[0] ? &from->of[0] : NULL,
+                              .first = from->have[1] ? &from->of[1] : NULL, .second = from->have[2] ? &from->of[2] : NULL,
+                              .out_dir = r->out, .work_dir = r->work, .scores_dir = from->have[0] ? node_path(n, "scores", scores) : NULL,
+                              .train = &train, .probe = {.ruler = !strcmp(node_str(n, "probe_form"), "ruler"),
+                                                         .prompts = node_i64(n, "prompts"), .max_new = node_i64(n, "max_new"),
+                                                         .length = node_i64(n, "length"), .batch = (int32_t)node_i64(n, "batch"),
+                                                         .data_dir = data}};
     TRY(selector_run(s, &in, &sel, e));
     result_begin(&res);
     return save_selection(&sel, r, &res, e);
@@ -203,7 +231,8 @@ static int select_plan(void *ctx, const struct node *n, struct stage_cost *c, st
     if (!s || s == &sel_custom)
         return 0;
     if (budget < 1)
-        return ERR(e, E_USAGE, "stage '%s': method '%s' needs a budget of at least 1 layer; for none, use method 'custom' with 'none'", id, s->name);
+        return ERR(e, E_USAGE, "stage '%s': method '%s' needs a budget of at least 1 layer; for none, use method 'custom' with 'none'", id,
+                   s->name);
     if (!scores && s->needs_linear && !node_has(n, "linear"))
         return ERR(e, E_USAGE, "stage '%s': method '%s' needs 'linear' (a Stage-1 run)", id, s->name);
     if (!scores && s->needs_data && !node_has(n, "data"))
@@ -212,13 +241,17 @@ static int select_plan(void *ctx, const struct node *n, struct stage_cost *c, st
     if (!file_exists(path_join(where, mp, "config.json")))
         return 0; /* a run that is not done, or a file: checked when it runs */
     TRY(mcfg_load(&cfg, mp, e));
-    int rc = budget >= cfg.L ? ERR(e, E_USAGE, "stage '%s': budget %" PRId64 " is outside 1..%" PRId64 " (the model has %" PRId64 " layers; for all, use method 'custom' with 'all')", id, budget, cfg.L - 1, cfg.L) : 0;
+    int rc = budget >= cfg.L
+        ? ERR(e, E_USAGE,
+              "stage '%s': budget %" PRId64 " is outside 1..%" PRId64 " (the model has %" PRId64 " layers; for all, use method 'custom' "
+              "with 'all')", id, budget, cfg.L - 1, cfg.L) : 0;
     if (s == &sel_ga_s2 || s == &sel_gr_s2)
         c->tokens *= cfg.L; /* a distillation for every layer */
     mcfg_free(&cfg);
     return rc ? -1 : stage_plan(ctx, n, c, e);
 }
-const struct stage_kind kind_select = {.name = "select", .about = "layers that keep attention, by a selector", .version = 2, .params = select_params, .n_params = ARRAY_LEN(select_params), .by_content = true,
+const struct stage_kind kind_select = {.name = "select", .about = "layers that keep attention, by a selector", .version = 2,
+                                       .params = select_params, .n_params = ARRAY_LEN(select_params), .by_content = true,
                                        .plan = select_plan, .run = select_stage};
 
 /* ---- command ---- */
@@ -232,7 +265,8 @@ static int list_selectors(bool json)
     for (size_t i = 0; i < n_selectors; i++) {
         const struct selector *x = selectors[i];
         if (!json) {
-            printf("%-10s %-9s %s\n%22sneeds %s; cost %s; source: %s\n", x->name, x->certain ? "certain" : "proposed", x->about, "", x->needs, x->cost, x->source);
+            printf("%-10s %-9s %s\n%22sneeds %s; cost %s; source: %s\n", x->name, x->certain ? "certain" : "proposed", x->about, "",
+                   x->needs, x->cost, x->source);
             continue;
         }
         jw_obj(&w);
@@ -262,6 +296,7 @@ int cmd_select(int argc, char **argv, struct err *e)
     }
     if (list)
         return list_selectors(json);
-    return cli_stage(&kind_select, "select", "Chooses the layers that keep attention. 'dashlab select --list' names the methods, what they need and what they cost.",
-                     "  dashlab select --method uniform --budget 3 --model M --out runs/uniform3", argc, argv, e);
+    return cli_stage(&kind_select, "select",
+                     "Chooses the layers that keep attention. 'dashlab select --list' names the methods, what they need and what they "
+                     "cost.", "  dashlab select --method uniform --budget 3 --model M --out runs/uniform3", argc, argv, e);
 }

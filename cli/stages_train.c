@@ -28,15 +28,20 @@ static int64_t steps_for(const struct work *w, int64_t tokens, int64_t batch)
     return tokens == 0 ? 0 : MAX((int64_t)1, (int64_t)floor((double)tokens / per_step + 0.5));
 }
 
-/* From so many steps on the held-out loss is looked at every so many steps or more often, and the best checkpoint stands beside the last one. */
+/* From so many steps on the held-out loss is looked at every so many steps or more often, and the best checkpoint stands beside the last
+ * one. */
 enum { LONG_TRAINING = 200 };
 
-static void train_opts(struct train_opts *o, const struct node *n, const struct work *w, const struct run *r, const char *stage, int64_t tokens, const char *metrics)
+static void train_opts(struct train_opts *o, const struct node *n, const struct work *w, const struct run *r, const char *stage,
+                       int64_t tokens, const char *metrics)
 {
-    *o = (struct train_opts){.stage = stage, .dir = r->work, .metrics_path = metrics, .batch = node_i64(n, "batch"), .micro = node_i64(n, "micro"), .warmup = node_i64(n, "warmup"),
-                             .lr = {node_f64(n, "lr"), node_f64(n, "lr_mixer")}, .lr_end = node_f64(n, "lr_end"), .schedule = (enum schedule)word_at(schedule_words, node_str(n, "schedule")),
-                             .b1 = node_f64(n, "beta1"), .b2 = node_f64(n, "beta2"), .eps = node_f64(n, "eps"), .wd = node_f64(n, "wd"), .clip = node_f64(n, "clip"), .seed = (uint64_t)node_i64(n, "seed"),
-                             .row_lo = w->row_lo, .row_hi = w->row_hi, .ckpt_every = node_i64(n, "ckpt_every"), .log_every = 1};
+    *o = (struct train_opts){.stage = stage, .dir = r->work, .metrics_path = metrics, .batch = node_i64(n, "batch"),
+                             .micro = node_i64(n, "micro"), .warmup = node_i64(n, "warmup"), .lr = {node_f64(n, "lr"),
+                                 node_f64(n, "lr_mixer")}, .lr_end = node_f64(n, "lr_end"),
+                             .schedule = (enum schedule)word_at(schedule_words, node_str(n, "schedule")), .b1 = node_f64(n, "beta1"),
+                             .b2 = node_f64(n, "beta2"), .eps = node_f64(n, "eps"), .wd = node_f64(n, "wd"), .clip = node_f64(n, "clip"),
+                             .seed = (uint64_t)node_i64(n, "seed"), .row_lo = w->row_lo, .row_hi = w->row_hi,
+                             .ckpt_every = node_i64(n, "ckpt_every"), .log_every = 1};
     o->micro = MIN(o->micro, o->batch);
     o->steps = steps_for(w, tokens, o->batch);
     o->keep_best = o->steps >= LONG_TRAINING;
@@ -45,7 +50,8 @@ static void train_opts(struct train_opts *o, const struct node *n, const struct 
 
 /* ---- hidden ---- */
 
-static const struct param_spec hidden_params[] = {P_MODEL, P_DATA, {.name = "micro", .type = PT_INT, .unit = "rows", .def = "8", .lo = 1, .hi = 64, .help = "rows computed at once", .free = true}};
+static const struct param_spec hidden_params[] = {P_MODEL, P_DATA, {.name = "micro", .type = PT_INT, .unit = "rows", .def = "8", .lo = 1,
+                                                      .hi = 64, .help = "rows computed at once", .free = true}};
 
 static int hidden_run(void *ctx, const struct node *n, struct run *r, struct err *e)
 {
@@ -61,19 +67,24 @@ static int hidden_run(void *ctx, const struct node *n, struct run *r, struct err
     work_close(&w);
     return rc;
 }
-const struct stage_kind kind_hidden = {.name = "hidden", .about = "the teacher's final hidden rows of a shard, once for all searches and distillations", .version = 1, .params = hidden_params,
-                                       .n_params = ARRAY_LEN(hidden_params), .plan = stage_plan, .run = hidden_run};
+const struct stage_kind kind_hidden = {.name = "hidden",
+                                       .about = "the teacher's final hidden rows of a shard, once for all searches and distillations",
+                                       .version = 1, .params = hidden_params, .n_params = ARRAY_LEN(hidden_params), .plan = stage_plan,
+                                       .run = hidden_run};
 
 /* ---- align ---- */
 
 static const struct param_spec align_params[] = {
     P_MODEL, P_DATA,
-    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 1, .hi = 1e13, .help = "training tokens (rounded to whole updates)"},
+    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 1, .hi = 1e13,
+     .help = "training tokens (rounded to whole updates)"},
     P_BATCH("16"), P_ADAM("0.001", "0.001", "0.01"),
     {.name = "schedule", .type = PT_WORD, .def = "cosine", .words = schedule_words, .help = "learning rate"},
-    {.name = "loss", .type = PT_WORD, .def = "l2norm", .words = loss_words, .help = "mse: DASH eq. 10; l2norm: unsquared, as published baselines"},
+    {.name = "loss", .type = PT_WORD, .def = "l2norm", .words = loss_words,
+     .help = "mse: DASH eq. 10; l2norm: unsquared, as published baselines"},
     {.name = "free_running", .type = PT_BOOL, .def = "false", .help = "student on its own stream instead of the teacher's"},
-    {.name = "kv_expand", .type = PT_WORD, .def = "head", .words = expand_words, .help = "k, v weights: whole heads repeated, or rows (GA-S2's code)"},
+    {.name = "kv_expand", .type = PT_WORD, .def = "head", .words = expand_words,
+     .help = "k, v weights: whole heads repeated, or rows (GA-S2's code)"},
     {.name = "gate_scale", .type = PT_NUM, .def = "1.0", .lo = 0, .hi = 10, .help = "factor on the fresh output gate projection"},
     {.name = "conv", .type = PT_BOOL, .def = "false", .help = "short convolution of 4 taps on q, k, v"},
     {.name = "gate", .type = PT_BOOL, .def = "true", .help = "output gate"},
@@ -90,7 +101,8 @@ static void put_best(struct result *res, const struct train_opts *o, const struc
 static int align_go(struct env *env, const struct node *n, struct run *r, struct work *w, struct err *e)
 {
     char metrics[1024];
-    struct align_opts o = {.squared = !strcmp(node_str(n, "loss"), "mse"), .free_running = node_bool(n, "free_running"), .heldout = w->heldout};
+    struct align_opts o = {.squared = !strcmp(node_str(n, "loss"), "mse"), .free_running = node_bool(n, "free_running"),
+                           .heldout = w->heldout};
     struct align_result out;
     struct linset_opts lo = LINSET_OPTS;
     struct result res;
@@ -134,8 +146,8 @@ static int align_stage(void *ctx, const struct node *n, struct run *r, struct er
     work_close(&w);
     return rc ? -1 : 0;
 }
-const struct stage_kind kind_align = {.name = "align", .about = "Stage 1: linear mixers aligned with the teacher's attention", .version = 1, .params = align_params, .n_params = ARRAY_LEN(align_params),
-                                      .plan = stage_plan, .run = align_stage};
+const struct stage_kind kind_align = {.name = "align", .about = "Stage 1: linear mixers aligned with the teacher's attention", .version = 1,
+                                      .params = align_params, .n_params = ARRAY_LEN(align_params), .plan = stage_plan, .run = align_stage};
 
 /* ---- search ---- */
 
@@ -143,13 +155,21 @@ static const char *const ops_words[] = {"full,linear", "full,window,linear", NUL
 static const struct param_spec search_params[] = {
     P_MODEL, P_LINEAR, P_DATA, P_HIDDEN,
     {.name = "ops", .type = PT_WORD, .def = "full,window,linear", .words = ops_words, .help = "operators"},
-    {.name = "window", .type = PT_INT, .unit = "tokens", .def = "128", .lo = 1, .hi = 1e6, .help = "window of the Window operator, with the token itself"},
-    {.name = "lambda", .type = PT_NUM, .def = "", .lo = 0, .hi = 100, .help = "weight of the cost, nats per token; with a budget where the runs start (default 0.1)"},
-    {.name = "budget", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 256, .help = "column to fill: budget - 0.5 < realised <= budget; 0 = one run at lambda"},
-    {.name = "sweep", .type = PT_NUMS, .def = "", .lo = 0, .hi = 100, .help = "instead: these lambdas, each with logits of its own, on one pass of the teacher; the first is the stage's choice, all stand in tries.tsv and sweep-N/"},
-    {.name = "seeds", .type = PT_INTS, .def = "0", .lo = 0, .hi = 4294967295.0, .help = "tried in this order; the first that fills the column is taken"},
-    {.name = "bisect", .type = PT_INT, .unit = "runs", .def = "4", .lo = 0, .hi = 64, .help = "more runs, lambda bisected in log scale, when no seed fills it"},
-    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 1, .hi = 1e13, .help = "tokens of one run (rounded to whole micro-steps)"},
+    {.name = "window", .type = PT_INT, .unit = "tokens", .def = "128", .lo = 1, .hi = 1e6,
+     .help = "window of the Window operator, with the token itself"},
+    {.name = "lambda", .type = PT_NUM, .def = "", .lo = 0, .hi = 100,
+     .help = "weight of the cost, nats per token; with a budget where the runs start (default 0.1)"},
+    {.name = "budget", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 256,
+     .help = "column to fill: budget - 0.5 < realised <= budget; 0 = one run at lambda"},
+    {.name = "sweep", .type = PT_NUMS, .def = "", .lo = 0, .hi = 100,
+     .help = "instead: these lambdas, each with logits of its own, on one pass of the teacher; the first is the stage's choice, all stand "
+     "in tries.tsv and sweep-N/"},
+    {.name = "seeds", .type = PT_INTS, .def = "0", .lo = 0, .hi = 4294967295.0,
+     .help = "tried in this order; the first that fills the column is taken"},
+    {.name = "bisect", .type = PT_INT, .unit = "runs", .def = "4", .lo = 0, .hi = 64,
+     .help = "more runs, lambda bisected in log scale, when no seed fills it"},
+    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 1, .hi = 1e13,
+     .help = "tokens of one run (rounded to whole micro-steps)"},
     {.name = "micro", .type = PT_INT, .unit = "rows", .def = "2", .lo = 1, .hi = 64, .help = "rows of a micro-step"},
     {.name = "accumulate", .type = PT_INT, .def = "8", .lo = 1, .hi = 4096, .help = "micro-steps of an update"},
     {.name = "drop_partial", .type = PT_BOOL, .def = "false", .help = "leave out a last, shorter group of micro-steps"},
@@ -163,7 +183,8 @@ static const struct param_spec search_params[] = {
     {.name = "alpha_init_std", .type = PT_NUM, .def = "0.0", .lo = 0, .hi = 10, .help = "spread of the first logits"},
     {.name = "tau", .type = PT_NUM, .def = "1.0", .lo = 0.01, .hi = 100, .help = "temperature of the KL"},
     {.name = "layer0", .type = PT_WORD, .def = "paper", .words = layer0_words, .help = "paper: Full in the search, Linear at the end"},
-    {.name = "relax", .type = PT_WORD, .def = "soft", .words = relax_words, .help = "straight-through: one-hot forward; bilevel: mixer weights learn on the other half of the rows"},
+    {.name = "relax", .type = PT_WORD, .def = "soft", .words = relax_words,
+     .help = "straight-through: one-hot forward; bilevel: mixer weights learn on the other half of the rows"},
     {.name = "lr_weights", .type = PT_NUM, .def = "0.0001", .lo = 0, .hi = 10, .help = "bilevel: learning rate of the weights"},
     P_POSITIONS, P_ROWS, P_CKPT};
 
@@ -204,15 +225,17 @@ static void note_try(struct fill *f, const struct search_result *s)
     layers_text(s->sel.kind, s->sel.layers, &spec);
     layers_mask(s->sel.kind, s->sel.layers, mask);
     if (f->tries.len == 0)
-        str_puts(&f->tries, "try\tseed\tlambda\tbudget\tsoft_budget\tentropy\ttop1\tmargin\tambiguous\tkl_soft\tkl_argmax_layer0\tkl_argmax\tkl_answers_soft\tkl_answers_argmax_layer0\tkl_answers_argmax\t"
-                            "tokens\tfills\tspec\tmask\n");
-    str_printf(&f->tries, "%d\t%" PRIu64 "\t%.9g\t%.9g\t%.6f\t%.5f\t%.5f\t%.5f\t%d", f->count, f->o.seed, f->o.lambda, s->sel.budget, s->diag.budget_soft, s->diag.entropy, s->diag.top1, s->diag.margin,
-               s->diag.ambiguous);
+        str_puts(&f->tries,
+                 "try\tseed\tlambda\tbudget\tsoft_budget\tentropy\ttop1\tmargin\tambiguous\tkl_soft\tkl_argmax_layer0\tkl_argmax\tkl_answers_soft\tkl_answers_argmax_layer0\tkl_answers_argmax\t"
+                 "tokens\tfills\tspec\tmask\n");
+    str_printf(&f->tries, "%d\t%" PRIu64 "\t%.9g\t%.9g\t%.6f\t%.5f\t%.5f\t%.5f\t%d", f->count, f->o.seed, f->o.lambda, s->sel.budget,
+               s->diag.budget_soft, s->diag.entropy, s->diag.top1, s->diag.margin, s->diag.ambiguous);
     for (int i = 0; i < 3; i++)
         str_printf(&f->tries, "\t%.9g", kl_mean(k[i]->all, k[i]->n_all));
     for (int i = 0; i < 3; i++)
         str_printf(&f->tries, "\t%.9g", kl_mean(k[i]->answers, k[i]->n_answers));
-    str_printf(&f->tries, "\t%" PRId64 "\t%s\t%s\t%s\n", s->tokens, f->column > 0 ? in_column(s->sel.budget, f->column) ? "yes" : "no" : "-", str_c(&spec), mask);
+    str_printf(&f->tries, "\t%" PRId64 "\t%s\t%s\t%s\n", s->tokens, f->column > 0 ? in_column(s->sel.budget, f->column) ? "yes" : "no"
+               : "-", str_c(&spec), mask);
     str_free(&spec);
 }
 
@@ -222,7 +245,8 @@ static int keep_log(struct fill *f, const char *dir, struct err *e)
     char name[32], from[1024], to[1024];
     struct str log = STR_INIT;
     snprintf(name, sizeof name, "log-%d.tsv", f->count);
-    int rc = file_read(path_join(from, dir, "log.tsv"), (size_t)1 << 30, &log, e) || file_write(path_join(to, f->r->out, name), str_c(&log), log.len, e);
+    int rc = file_read(path_join(from, dir, "log.tsv"), (size_t)1 << 30, &log, e) || file_write(path_join(to, f->r->out, name), str_c(&log),
+        log.len, e);
     str_free(&log);
     return rc ? -1 : 0;
 }
@@ -297,8 +321,9 @@ static int sweep(struct fill *f, struct err *e)
 }
 
 /*
- * A larger lambda gives a smaller budget, mostly: the bracket is the smallest lambda with a budget at or under the column and the largest one below it with a budget over; halved in log scale, or sought by
- * factors of two where a side is missing. So every run narrows it, also where the budget is not monotone.
+ * A larger lambda gives a smaller budget, mostly: the bracket is the smallest lambda with a budget at or under the column and the
+ * largest one below it with a budget over; halved in log scale, or sought by factors of two where a side is missing. So every run
+ * narrows it, also where the budget is not monotone.
  */
 static double next_lambda(const struct fill *f)
 {
@@ -357,11 +382,15 @@ static void search_result_json(struct result *res, const struct fill *f)
 
 static void search_opts_of(struct search_opts *o, const struct node *n, const struct work *w)
 {
-    *o = (struct search_opts){.window_op = !strcmp(node_str(n, "ops"), "full,window,linear"), .window = node_i64(n, "window"), .lambda = node_has(n, "lambda") ? node_f64(n, "lambda") : 0.1, .micro = node_i64(n, "micro"),
-                              .accumulate = node_i64(n, "accumulate"), .drop_partial = node_bool(n, "drop_partial"), .anneal = (enum anneal)word_at(anneal_words, node_str(n, "anneal")),
-                              .relax = (enum relax)word_at(relax_words, node_str(n, "relax")), .lr_weights = node_f64(n, "lr_weights"), .t_hi = node_f64(n, "t_hi"), .t_lo = node_f64(n, "t_lo"), .lr = node_f64(n, "lr"), .b1 = node_f64(n, "beta1"),
-                              .b2 = node_f64(n, "beta2"), .eps = node_f64(n, "eps"), .alpha_init_std = node_f64(n, "alpha_init_std"), .tau = node_f64(n, "tau"),
-                              .layer0 = (enum layer0)word_at(layer0_words, node_str(n, "layer0")), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .row_lo = w->row_lo,
+    *o = (struct search_opts){.window_op = !strcmp(node_str(n, "ops"), "full,window,linear"), .window = node_i64(n, "window"),
+                              .lambda = node_has(n, "lambda") ? node_f64(n, "lambda") : 0.1, .micro = node_i64(n, "micro"),
+                              .accumulate = node_i64(n, "accumulate"), .drop_partial = node_bool(n, "drop_partial"),
+                              .anneal = (enum anneal)word_at(anneal_words, node_str(n, "anneal")),
+                              .relax = (enum relax)word_at(relax_words, node_str(n, "relax")), .lr_weights = node_f64(n, "lr_weights"),
+                              .t_hi = node_f64(n, "t_hi"), .t_lo = node_f64(n, "t_lo"), .lr = node_f64(n, "lr"), .b1 = node_f64(n, "beta1"),
+                              .b2 = node_f64(n, "beta2"), .eps = node_f64(n, "eps"), .alpha_init_std = node_f64(n, "alpha_init_std"),
+                              .tau = node_f64(n, "tau"), .layer0 = (enum layer0)word_at(layer0_words, node_str(n, "layer0")),
+                              .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .row_lo = w->row_lo,
                               .row_hi = w->row_hi, .heldout = w->heldout, .ckpt_every = node_i64(n, "ckpt_every")};
     o->steps = steps_for(w, node_i64(n, "tokens"), o->micro);
 }
@@ -388,7 +417,8 @@ static int share_teacher(struct fill *f, struct err *e)
     if (f->w->hidden || f->column <= 0)
         return 0;
     if (bytes > most_bytes) {
-        log_info("search: the teacher's hidden rows would take %.1f GiB (more than 8), so it runs in every search; 'hidden' takes rows made beforehand", bytes / 1073741824);
+        log_info("search: the teacher's hidden rows would take %.1f GiB (more than 8), so it runs in every search; 'hidden' takes rows "
+                 "made beforehand", bytes / 1073741824);
         return 0;
     }
     path_join(dir, f->r->work, "hidden");
@@ -447,8 +477,10 @@ static int search_plan(void *ctx, const struct node *n, struct stage_cost *c, st
     TRY(search_args(n, e));
     return stage_plan(ctx, n, c, e);
 }
-const struct stage_kind kind_search = {.name = "search", .about = "Stage 2: DASH search; with a budget, seeds and lambdas are tried until the column is filled", .version = 1, .params = search_params,
-                                       .n_params = ARRAY_LEN(search_params), .by_content = true, .plan = search_plan, .run = search_stage};
+const struct stage_kind kind_search = {.name = "search",
+                                       .about = "Stage 2: DASH search; with a budget, seeds and lambdas are tried until the column is "
+                                       "filled", .version = 1, .params = search_params, .n_params = ARRAY_LEN(search_params),
+                                       .by_content = true, .plan = search_plan, .run = search_stage};
 
 /* ---- distill ---- */
 
@@ -456,8 +488,10 @@ static const char *const unfilled_words[] = {"refuse", "use", NULL};
 static const struct param_spec distill_params[] = {
     P_MODEL, P_LINEAR, P_DATA, P_HIDDEN,
     {.name = "layers", .type = PT_REF, .help = "a select or search run (or, by flag, a layer spec such as 0,5,11)", .fan = true},
-    {.name = "unfilled", .type = PT_WORD, .def = "refuse", .words = unfilled_words, .help = "a search that did not reach its budget: refuse, or use its closest set at or under it"},
-    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 0, .hi = 1e13, .help = "training tokens; 0 assembles without training"},
+    {.name = "unfilled", .type = PT_WORD, .def = "refuse", .words = unfilled_words,
+     .help = "a search that did not reach its budget: refuse, or use its closest set at or under it"},
+    {.name = "tokens", .type = PT_INT, .unit = "tokens", .def = NULL, .lo = 0, .hi = 1e13,
+     .help = "training tokens; 0 assembles without training"},
     P_BATCH("8"), P_ADAM("7e-06", "0.0001", "0.01"),
     {.name = "schedule", .type = PT_WORD, .def = "const", .words = schedule_words, .help = "learning rate"},
     {.name = "window", .type = PT_INT, .unit = "tokens", .def = "128", .lo = 1, .hi = 1e6, .help = "of Window layers"},
@@ -477,7 +511,9 @@ static int read_layers(const struct node *n, struct run *r, int layers, enum mix
         return ERR(e, E_INPUT, "'%s' is a choice for %d layers, the model has %d", file, s.layers, layers);
     r->declined = s.uninformative;
     if (s.uninformative)
-        return ERR(e, E_CHECK, "uninformative probe: the teacher gets %.1f %% of the prompts of '%s' right, below 20 %%; nothing is trained for it ('%s')", 100 * s.base, s.method, file);
+        return ERR(e, E_CHECK,
+                   "uninformative probe: the teacher gets %.1f %% of the prompts of '%s' right, below 20 %%; nothing is trained for it "
+                   "('%s')", 100 * s.base, s.method, file);
     if (!s.filled && (!strcmp(node_str(n, "unfilled"), "refuse") || s.budget > (double)s.asked))
         return ERR(e, E_CHECK, "no search run reached the budget asked for (%" PRId64 "); see tries.tsv beside '%s'", s.asked, file);
     memcpy(kind, s.kind, sizeof(enum mixer_kind) * (size_t)layers);
@@ -489,7 +525,8 @@ static int distill_go(struct env *env, const struct node *n, struct run *r, stru
     enum mixer_kind kind[MAX_LAYERS];
     unsigned ops[MAX_LAYERS];
     char path[1024], mp[1024];
-    struct distill_opts o = {.tau = node_f64(n, "tau"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .heldout = w->heldout};
+    struct distill_opts o = {.tau = node_f64(n, "tau"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")),
+                             .heldout = w->heldout};
     struct distill_result out;
     struct result res;
     TRY(read_layers(n, r, (int)w->teacher->cfg.L, kind, e));
@@ -538,7 +575,8 @@ static int distill_stage(void *ctx, const struct node *n, struct run *r, struct 
     work_close(&w);
     return rc ? -1 : 0;
 }
-const struct stage_kind kind_distill = {.name = "distill", .about = "Stage 3: assemble a hybrid and distil it", .version = 1, .params = distill_params, .n_params = ARRAY_LEN(distill_params), .plan = stage_plan,
+const struct stage_kind kind_distill = {.name = "distill", .about = "Stage 3: assemble a hybrid and distil it", .version = 1,
+                                        .params = distill_params, .n_params = ARRAY_LEN(distill_params), .plan = stage_plan,
                                         .run = distill_stage};
 
 /* ---- commands ---- */
@@ -550,13 +588,19 @@ int cmd_align(int argc, char **argv, struct err *e)
 }
 int cmd_distill(int argc, char **argv, struct err *e)
 {
-    return cli_stage(&kind_distill, "distill", "Stage 3: assembles a hybrid from the teacher and a Stage-1 run and distils it. --layers takes a run of select or search, or a spec: \"0,5,11\", \"full:0,5 window:2,3\".",
-                     "  dashlab distill --model M --linear runs/align --layers 0,5,10 --data shards/train --tokens 160k --out runs/uniform3", argc, argv, e);
+    return cli_stage(&kind_distill, "distill",
+                     "Stage 3: assembles a hybrid from the teacher and a Stage-1 run and distils it. --layers takes a run of select or "
+                     "search, or a spec: \"0,5,11\", \"full:0,5 window:2,3\".",
+                     "  dashlab distill --model M --linear runs/align --layers 0,5,10 --data shards/train --tokens 160k --out "
+                     "runs/uniform3", argc, argv, e);
 }
 int cmd_search(int argc, char **argv, struct err *e)
 {
-    return cli_stage(&kind_search, "search", "Stage 2: differentiable search of the operator of every layer. With --budget B, seeds and then lambdas are tried until B - 0.5 < realised budget <= B, on one pass of the teacher; "
+    return cli_stage(&kind_search, "search",
+                     "Stage 2: differentiable search of the operator of every layer. With --budget B, seeds and then lambdas are tried "
+                     "until B - 0.5 < realised budget <= B, on one pass of the teacher; "
                      "--sweep X,.. runs several lambdas side by side. tries.tsv reports every run.",
                      "  dashlab search --model M --linear runs/align --data shards/train --tokens 250k --lambda 0.05 --out runs/dash\n"
-                     "  dashlab search --model M --linear runs/align --data shards/train --tokens 250k --budget 3 --out runs/dash3", argc, argv, e);
+                     "  dashlab search --model M --linear runs/align --data shards/train --tokens 250k --budget 3 --out runs/dash3", argc,
+                     argv, e);
 }

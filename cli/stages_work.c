@@ -28,8 +28,8 @@ static int check_teacher(const struct work *w, const char *path, struct err *e)
 {
     const char *made = w->lin->cfg.dashlab.teacher_sha256;
     if (*made && strcmp(made, w->teacher->sha256))
-        return ERR(e, E_INPUT, "'%s': this Stage 1 was made from another teacher ('%s', weights %.12s...; '%s' has %.12s...); align again", path, w->lin->cfg.dashlab.teacher, made, w->teacher->path,
-                   w->teacher->sha256);
+        return ERR(e, E_INPUT, "'%s': this Stage 1 was made from another teacher ('%s', weights %.12s...; '%s' has %.12s...); align again",
+                   path, w->lin->cfg.dashlab.teacher, made, w->teacher->path, w->teacher->sha256);
     return 0;
 }
 
@@ -46,7 +46,8 @@ int work_open(struct work *w, struct env *env, const struct node *n, bool data, 
         w->hidden = rc == 0 ? &w->cache : NULL;
     }
     if (rc == 0 && lin)
-        rc = linset_load(&w->lin, env->rt.be, node_path(n, "linear", path), e) || linset_alike(w->lin, &w->teacher->cfg, e) || check_teacher(w, path, e);
+        rc = linset_load(&w->lin, env->rt.be, node_path(n, "linear", path), e) || linset_alike(w->lin, &w->teacher->cfg, e) ||
+            check_teacher(w, path, e);
     if (rc != 0)
         work_close(w);
     return rc ? -1 : 0;
@@ -60,6 +61,8 @@ int work_rows(struct work *w, const struct node *n, struct err *e)
     if (w->row_hi == 0)
         w->row_hi = w->data.rows - w->heldout;
     if (w->row_lo >= w->row_hi || w->row_hi + w->heldout > w->data.rows)
-        return ERR(e, E_USAGE, "stage '%s': rows %" PRId64 "..%" PRId64 " and %" PRId64 " held-out rows do not fit the shard's %" PRId64 " rows", n->stage->id, w->row_lo, w->row_hi, w->heldout, w->data.rows);
+        return ERR(e, E_USAGE,
+                   "stage '%s': rows %" PRId64 "..%" PRId64 " and %" PRId64 " held-out rows do not fit the shard's %" PRId64 " rows",
+                   n->stage->id, w->row_lo, w->row_hi, w->heldout, w->data.rows);
     return 0;
 }

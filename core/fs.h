@@ -41,7 +41,8 @@ bool file_exists(const char *path);
 bool dir_exists(const char *path);
 int64_t file_size(const char *path); /* -1 when there is none */
 int remove_tree(const char *path, struct err *e);
-/* Removes what killed writers left in a folder (and, if deep, below it): files NAME.tmp-PID whose process is gone; all: whoever it belongs to. */
+/* Removes what killed writers left in a folder (and, if deep, below it): files NAME.tmp-PID whose process is gone; all: whoever it
+ * belongs to. */
 void tmp_sweep(const char *path, bool deep, bool all);
 /* Sorted names (no . and ..) of a folder; free with names_free. */
 struct names {

@@ -31,8 +31,9 @@ struct aligner {
 static void compare(struct aligner *a, int64_t l, struct view y, struct view t)
 {
     int64_t R = a->batch.seqs.rows;
-    be_align_loss(a->be, &(struct op_align_loss){.loss = view_at(a->loss, 0, R), .ds = a->train ? view_at(a->ds, 0, R * a->D) : NO_VIEW, .s = view_at(y, 0, R * a->D), .t = view_at(t, 0, R * a->D),
-                                                 .w = view_at(a->w, 0, R), .rows = R, .dim = a->D, .squared = a->o->squared});
+    be_align_loss(a->be, &(struct op_align_loss){.loss = view_at(a->loss, 0, R), .ds = a->train ? view_at(a->ds, 0, R * a->D) : NO_VIEW,
+                                                 .s = view_at(y, 0, R * a->D), .t = view_at(t, 0, R * a->D), .w = view_at(a->w, 0, R),
+                                                 .rows = R, .dim = a->D, .squared = a->o->squared});
     if (get_f32(a->be, a->host, view_at(a->loss, 0, R), &a->hook_err) != 0)
         return;
     for (int64_t r = 0; r < R; r++)
@@ -202,10 +203,10 @@ static int open_aligner(struct aligner *a, struct err *e)
         keep = MAX(keep, k);
         tmp = MAX(tmp, t);
     }
-    if (batch_open(&a->batch, a->be, a->R, seqs, e) || acts_open(&a->acts, a->teacher, &ao, e) || dmem_open(&a->keep, a->be, keep, e) || dmem_open(&a->tmp, a->be, tmp, e) ||
-        be_view(a->be, a->be->act, a->R * a->D, &a->y, e) || be_view(a->be, a->be->act, a->R * a->D, &a->ds, e) || be_view(a->be, a->be->stat, a->R, &a->w, e) ||
-        be_view(a->be, a->be->stat, a->R, &a->loss, e))
-        return -1;
+    if (batch_open(&a->batch, a->be, a->R, seqs, e) || acts_open(&a->acts, a->teacher, &ao, e) || dmem_open(&a->keep, a->be, keep, e) ||
+        dmem_open(&a->tmp, a->be, tmp, e) || be_view(a->be, a->be->act, a->R * a->D, &a->y, e) ||
+        be_view(a->be, a->be->act, a->R * a->D, &a->ds, e) || be_view(a->be, a->be->stat, a->R, &a->w, e) ||
+        be_view(a->be, a->be->stat, a->R, &a->loss, e)) return -1;
     return a->o->free_running ? open_student(a, e) : 0;
 }
 
@@ -227,12 +228,15 @@ static void close_aligner(struct aligner *a)
     free(a->host);
 }
 
-int align_run(struct model *teacher, struct linset *lin, const struct shard *data, const struct align_opts *o, struct align_result *out, struct err *e)
+int align_run(struct model *teacher, struct linset *lin, const struct shard *data, const struct align_opts *o, struct align_result *out,
+              struct err *e)
 {
-    struct aligner a = {.teacher = teacher, .lin = lin, .data = data, .o = o, .be = teacher->be, .D = teacher->cfg.d, .L = teacher->cfg.L, .R = o->train.micro * data->seq};
+    struct aligner a = {.teacher = teacher, .lin = lin, .data = data, .o = o, .be = teacher->be, .D = teacher->cfg.d, .L = teacher->cfg.L,
+                        .R = o->train.micro * data->seq};
     *out = (struct align_result){0};
     if (o->heldout < 1 || o->train.row_hi > data->rows - o->heldout)
-        return ERR(e, E_USAGE, "stage 1: training rows %" PRId64 "..%" PRId64 " reach into the %" PRId64 " held-out rows (of %" PRId64 ")", o->train.row_lo, o->train.row_hi, o->heldout, data->rows);
+        return ERR(e, E_USAGE, "stage 1: training rows %" PRId64 "..%" PRId64 " reach into the %" PRId64 " held-out rows (of %" PRId64 ")",
+                   o->train.row_lo, o->train.row_hi, o->heldout, data->rows);
     if (o->train.micro > 64)
         return ERR(e, E_USAGE, "stage 1: micro-batch %" PRId64 " is above 64 rows", o->train.micro);
     params_set_trainable(&lin->params, -1, true);

@@ -55,14 +55,17 @@ static int apply(struct bilevel *b, struct err *e)
     b->pending = 0;
     for (size_t i = 0; i < b->n; i++) {
         struct param *p = b->param[i];
-        be_adamw(b->be, &(struct op_adamw){.w = p->master, .w_act = p->w.p != p->master.p ? p->w : NO_VIEW, .m = p->m, .v = p->v, .g = p->g, .n = p->master.n, .lr = b->lr, .b1 = b->b1, .b2 = b->b2,
-                                           .eps = b->eps, .bc1 = 1 - pow(b->b1, (double)b->updates), .bc2 = 1 - pow(b->b2, (double)b->updates), .gscale = scale});
+        be_adamw(b->be, &(struct op_adamw){.w = p->master, .w_act = p->w.p != p->master.p ? p->w : NO_VIEW, .m = p->m, .v = p->v, .g = p->g,
+                                           .n = p->master.n, .lr = b->lr, .b1 = b->b1, .b2 = b->b2, .eps = b->eps,
+                                           .bc1 = 1 - pow(b->b1, (double)b->updates), .bc2 = 1 - pow(b->b2, (double)b->updates),
+                                           .gscale = scale});
         be_zero(b->be, p->g);
     }
     return be_sync(b->be, e);
 }
 
-int bilevel_step(struct bilevel *b, struct model *super, struct acts *acts, struct stream *st, int64_t step, int n, enum positions pos, bool update, int64_t *tokens, struct err *e)
+int bilevel_step(struct bilevel *b, struct model *super, struct acts *acts, struct stream *st, int64_t step, int n, enum positions pos,
+                 bool update, int64_t *tokens, struct err *e)
 {
     int64_t rows[64];
     struct kl_sums k = {0};
@@ -154,7 +157,8 @@ int bilevel_load(struct bilevel *b, const char *dir, int64_t step, struct err *e
     TRY(st_open(&f, file_of(path, dir, step), e));
     const char *counts = st_meta(&f, "counts");
     long long updates = 0, pending = 0;
-    int rc = counts && sscanf(counts, "%lld %lld", &updates, &pending) == 2 ? 0 : ERR(e, E_INPUT, "'%s' is not the state of this search; remove the run's folder to start again", path);
+    int rc = counts && sscanf(counts, "%lld %lld", &updates, &pending) == 2 ? 0 : ERR(e, E_INPUT,
+        "'%s' is not the state of this search; remove the run's folder to start again", path);
     for (size_t i = 0; rc == 0 && i < b->n; i++)
         for (enum part p = 0; rc == 0 && p < PARTS; p++) {
             char name[320];
@@ -164,7 +168,8 @@ int bilevel_load(struct bilevel *b, const char *dir, int64_t step, struct err *e
             const struct st_tensor *t = st_find(&f, name);
             void *host = t && t->bytes == bytes ? malloc(bytes) : NULL; /* the device copy wants aligned memory */
             if (!host) {
-                rc = t && t->bytes == bytes ? err_nomem(e, bytes, "a checkpoint tensor") : ERR(e, E_INPUT, "'%s': tensor '%s' is missing or of another size; remove the run's folder to start again", path, name);
+                rc = t && t->bytes == bytes ? err_nomem(e, bytes, "a checkpoint tensor") : ERR(e, E_INPUT,
+                    "'%s': tensor '%s' is missing or of another size; remove the run's folder to start again", path, name);
                 break;
             }
             memcpy(host, t->data, bytes);

@@ -49,18 +49,21 @@ static int eval(void *ctx, double *values, struct err *e)
     return 0;
 }
 
-int distill_run(struct model *student, struct model *teacher, const struct shard *data, const struct hcache *cache, const struct distill_opts *o, struct distill_result *out, struct err *e)
+int distill_run(struct model *student, struct model *teacher, const struct shard *data, const struct hcache *cache,
+                const struct distill_opts *o, struct distill_result *out, struct err *e)
 {
     struct distiller d = {.student = student, .data = data, .o = o};
     *out = (struct distill_result){0};
     if (o->train.micro < 1 || o->train.micro > 64)
         return ERR(e, E_USAGE, "stage 3: micro-batch %" PRId64 " is outside 1..64 rows", o->train.micro);
     if (o->heldout < 1 || o->train.row_hi > data->rows - o->heldout)
-        return ERR(e, E_USAGE, "stage 3: training rows %" PRId64 "..%" PRId64 " reach into the %" PRId64 " held-out rows (of %" PRId64 ")", o->train.row_lo, o->train.row_hi, o->heldout, data->rows);
+        return ERR(e, E_USAGE, "stage 3: training rows %" PRId64 "..%" PRId64 " reach into the %" PRId64 " held-out rows (of %" PRId64 ")",
+                   o->train.row_lo, o->train.row_hi, o->heldout, data->rows);
     bool train = o->train.steps > 0;
     params_set_trainable(&student->params, -1, train);
     struct acts_opts ao = {.rows = o->train.micro * data->seq, .seqs = (int32_t)o->train.micro, .train = train, .wgrad = train};
-    struct train_loss loss = {.ctx = &d, .weight = row_weight, .micro = micro, .eval = eval, .eval_names = {"kl", "kl_answers"}, .n_eval = 2, .keep = &d.st.flops_forward, .n_keep = 1};
+    struct train_loss loss = {.ctx = &d, .weight = row_weight, .micro = micro, .eval = eval, .eval_names = {"kl", "kl_answers"},
+                              .n_eval = 2, .keep = &d.st.flops_forward, .n_keep = 1};
     int rc = stream_open(&d.st, student->be, data, teacher, cache, o->train.micro, o->tau, e) || acts_open(&d.acts, student, &ao, e);
     if (rc == 0 && train) {
         rc = train_run(student->be, &student->params, data, &o->train, &loss, &out->train, e);

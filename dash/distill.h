@@ -1,4 +1,5 @@
-/* Stage 3: logit distillation of an assembled hybrid; every parameter trains, in two learning-rate groups [DASH section 4.4; selectors.md A.5]. */
+/* Stage 3: logit distillation of an assembled hybrid; every parameter trains, in two learning-rate groups [DASH section 4.4;
+ * selectors.md A.5]. */
 #ifndef DASH_DISTILL_H
 #define DASH_DISTILL_H
 
@@ -17,6 +18,7 @@ struct distill_result {
     double flops_forward, flops_backward; /* counted, across interruptions; backward: all that is not forward, the optimiser too */
 };
 /* student: assembled with copy = true. */
-int distill_run(struct model *student, struct model *teacher, const struct shard *data, const struct hcache *cache, const struct distill_opts *o, struct distill_result *out, struct err *e);
+int distill_run(struct model *student, struct model *teacher, const struct shard *data, const struct hcache *cache,
+                const struct distill_opts *o, struct distill_result *out, struct err *e);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Architecture logits of the search (DASH eq. 12-17): alpha[L][O], p = softmax(alpha / T_arch), cost vector c, AdamW on alpha alone, annealing, diagnostics. Host doubles: at most a few hundred numbers.
- * Operators of a layer stand in the order Full, Window, Linear, absent ones left out; layers that are not searched have one operator and no gradient.
+ * Architecture logits of the search (DASH eq. 12-17): alpha[L][O], p = softmax(alpha / T_arch), cost vector c, AdamW on alpha alone,
+ * annealing, diagnostics. Host doubles: at most a few hundred numbers. Operators of a layer stand in the order Full, Window, Linear,
+ * absent ones left out; layers that are not searched have one operator and no gradient.
  */
 #ifndef DASH_GATES_H
 #define DASH_GATES_H
@@ -10,7 +11,8 @@
 
 enum { MAX_OPS = 3, MAX_LAYERS = 256 };
 enum anneal { ANNEAL_LINEAR, ANNEAL_EXP, ANNEAL_NONE };
-enum relax { RELAX_SOFT, RELAX_STE /* forward one-hot argmax, gradient of the softmax (App. G) */, RELAX_BILEVEL /* soft; the mixers' weights learn too, see bilevel.h */ };
+enum relax { RELAX_SOFT, RELAX_STE /* forward one-hot argmax, gradient of the softmax (App. G) */,
+             RELAX_BILEVEL /* soft; the mixers' weights learn too, see bilevel.h */ };
 
 struct gates {
     int layers, ops;
@@ -29,7 +31,8 @@ void gates_p(const struct gates *g, int layer, double T, double p[MAX_OPS]);
 /* sum over searched layers of p.c: the soft budget (layer 0 held Full is left out, as in App. B). */
 double gates_budget(const struct gates *g, double T);
 /*
- * Adds to grad the gradient of scale * (KL + lambda sum p.c): dkl[l][o] = dKL/dp_o for the micro-batch. d alpha_o = (p_o / T)(G_o - sum_j p_j G_j), G_o = dkl_o + lambda c_o.
+ * Adds to grad the gradient of scale * (KL + lambda sum p.c): dkl[l][o] = dKL/dp_o for the micro-batch. d alpha_o = (p_o / T)(G_o -
+ * sum_j p_j G_j), G_o = dkl_o + lambda c_o.
  */
 void gates_backward(struct gates *g, double dkl[][MAX_OPS], double lambda, double T, double scale);
 /* One AdamW step (decay 0) with the mean gradient, then grad = 0. Returns the gradient's norm. */

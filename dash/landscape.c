@@ -75,7 +75,8 @@ static int one_batch(struct walk *w, struct err *e)
     return 0;
 }
 
-static int walk_open(struct walk *w, struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, const struct landscape_opts *o, struct err *e)
+static int walk_open(struct walk *w, struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache,
+                     const struct landscape_opts *o, struct err *e)
 {
     unsigned ops[MAX_LAYERS];
     for (int l = 0; l < w->layers; l++)
@@ -146,15 +147,16 @@ static int write_table(const struct walk *w, const char *dir, struct err *e)
     return rc;
 }
 
-int landscape_run(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, const struct landscape_opts *o, const char *dir, const char *state, int64_t *sets,
-                  struct err *e)
+int landscape_run(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache,
+                  const struct landscape_opts *o, const char *dir, const char *state, int64_t *sets, struct err *e)
 {
     struct walk w = {.layers = (int)teacher->cfg.L};
     if (o->full < 0 || o->full > w.layers)
         return ERR(e, E_USAGE, "landscape: budget %d is outside 0..%d", o->full, w.layers);
     double c = count_sets(w.layers, o->full);
     if (c > LANDSCAPE_MAX_SETS)
-        return ERR(e, E_USAGE, "landscape: %d of %d layers have %.4g sets, at most %d are visited", o->full, w.layers, c, LANDSCAPE_MAX_SETS);
+        return ERR(e, E_USAGE, "landscape: %d of %d layers have %.4g sets, at most %d are visited", o->full, w.layers, c,
+                   LANDSCAPE_MAX_SETS);
     bool(*set)[MAX_LAYERS] = calloc((size_t)(c + 1.5), sizeof *set);
     w.sum = calloc((size_t)(c + 1.5), sizeof *w.sum);
     char path[1024];

@@ -50,7 +50,8 @@ static int set_p(struct model *super, const struct gates *g, double T, bool hard
     return 0;
 }
 
-static int assemble(struct model **out, struct model *teacher, const struct linset *lin, const struct gates *g, int64_t window, bool copy, struct err *e)
+static int assemble(struct model **out, struct model *teacher, const struct linset *lin, const struct gates *g, int64_t window, bool copy,
+                    struct err *e)
 {
     unsigned ops[MAX_LAYERS];
     for (int l = 0; l < g->layers; l++) {
@@ -65,14 +66,15 @@ static int assemble(struct model **out, struct model *teacher, const struct lins
     return model_assemble(out, teacher, lin, &ao, e);
 }
 
-int search_supernet(struct model **out, struct model *teacher, const struct linset *lin, const struct gates *g, int64_t window, struct err *e)
+int search_supernet(struct model **out, struct model *teacher, const struct linset *lin, const struct gates *g, int64_t window,
+                    struct err *e)
 {
     return assemble(out, teacher, lin, g, window, false, e);
 }
 
 /* With the rows set in the stream already. */
-static int gradient(struct model *super, struct acts *acts, struct stream *st, struct gates *g, const int64_t *rows, int n, double lambda, double T, enum relax relax, enum positions pos, double *kl_mean,
-                    struct err *e)
+static int gradient(struct model *super, struct acts *acts, struct stream *st, struct gates *g, const int64_t *rows, int n, double lambda,
+                    double T, enum relax relax, enum positions pos, double *kl_mean, struct err *e)
 {
     double weight = 0, dkl[MAX_LAYERS][MAX_OPS] = {{0}};
     struct kl_sums k = {0};
@@ -85,13 +87,15 @@ static int gradient(struct model *super, struct acts *acts, struct stream *st, s
         return err_nomem(e, (size_t)(L * MIX_N_KINDS) * sizeof *host, "gate gradients");
     struct fwd_opts fo = {.save = true};
     double f0 = st->be->flops;
-    int rc = set_p(super, g, T, relax == RELAX_STE, e) || be_view(st->be, st->be->stat, L * MIX_N_KINDS, &dp, e) || model_fwd(super, acts, &st->batch, &fo, &hidden, e);
+    int rc = set_p(super, g, T, relax == RELAX_STE, e) || be_view(st->be, st->be->stat, L * MIX_N_KINDS, &dp, e) ||
+        model_fwd(super, acts, &st->batch, &fo, &hidden, e);
     st->flops_forward += st->be->flops - f0;
     if (rc == 0)
         rc = stream_kl(st, super, hidden, pos, true, false, weight > 0 ? 1 / weight : 0, &k, e);
     if (rc == 0) {
         struct bwd_opts bo = {.dp = dp};
-        rc = model_bwd(super, acts, &st->batch, view_at(st->dh, 0, st->batch.seqs.rows * super->cfg.d), &bo, e) || get_f64(st->be, host, dp, e) || be_sync(st->be, e);
+        rc = model_bwd(super, acts, &st->batch, view_at(st->dh, 0, st->batch.seqs.rows * super->cfg.d), &bo, e) ||
+            get_f64(st->be, host, dp, e) || be_sync(st->be, e);
     }
     for (int64_t l = 0; rc == 0 && l < L; l++)
         for (int o = 0; o < g->ops; o++) {
@@ -107,8 +111,8 @@ static int gradient(struct model *super, struct acts *acts, struct stream *st, s
     return rc ? -1 : 0;
 }
 
-int search_gradient(struct model *super, struct acts *acts, struct stream *st, struct gates *g, const int64_t *rows, int n, double lambda, double T, enum relax relax, enum positions pos, double *kl_mean,
-                    struct err *e)
+int search_gradient(struct model *super, struct acts *acts, struct stream *st, struct gates *g, const int64_t *rows, int n, double lambda,
+                    double T, enum relax relax, enum positions pos, double *kl_mean, struct err *e)
 {
     TRY(stream_set(st, rows, n, e));
     return gradient(super, acts, st, g, rows, n, lambda, T, relax, pos, kl_mean, e);
@@ -139,8 +143,8 @@ static void log_step(struct searcher *s, double T, double kl)
                 str_printf(&s->log, "\tp%d.%s", l, s->g.kind[o] == MIX_GDN ? "linear" : mixer_name(s->g.kind[o]));
         str_puts(&s->log, "\n");
     }
-    str_printf(&s->log, "%" PRId64 "\t%.6g\t%.9g\t%.9g\t%.6f\t%.4f\t%.5f\t%.5f\t%.5f\t%d\t%.6g", s->step, T, kl, s->lambda * d.budget_soft, d.budget_soft, d.budget_hard, d.entropy, d.top1, d.margin,
-               d.ambiguous, s->grad_norm);
+    str_printf(&s->log, "%" PRId64 "\t%.6g\t%.9g\t%.9g\t%.6f\t%.4f\t%.5f\t%.5f\t%.5f\t%d\t%.6g", s->step, T, kl, s->lambda * d.budget_soft,
+               d.budget_soft, d.budget_hard, d.entropy, d.top1, d.margin, d.ambiguous, s->grad_norm);
     for (int l = 0; l < s->g.layers; l++) {
         gates_p(&s->g, l, T, p);
         for (int o = 0; s->g.searched[l] && o < s->g.ops; o++)
@@ -156,7 +160,8 @@ static int save_state(struct searcher *s, struct err *e)
     TRY(file_write(path_join(path, s->dir, "log.tsv"), str_c(&s->log), s->log.len, e));
     if (s->weights.be)
         TRY(bilevel_save(&s->weights, s->dir, s->step, e));
-    str_printf(&t, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %d %a %a\n", s->step, s->pending, s->tokens, s->g.updates, s->g.layers, s->g.ops, s->flops, s->flops_forward);
+    str_printf(&t, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %d %a %a\n", s->step, s->pending, s->tokens, s->g.updates,
+               s->g.layers, s->g.ops, s->flops, s->flops_forward);
     for (int l = 0; l < s->g.layers; l++)
         for (int o = 0; o < s->g.ops; o++)
             str_printf(&t, "%a %a %a %a\n", s->g.alpha[l][o], s->g.m[l][o], s->g.v[l][o], s->g.grad[l][o]);
@@ -196,7 +201,8 @@ static int load_state(struct searcher *s, struct err *e)
     long long step, pending, tokens, updates;
     const char *p = str_c(&t);
     double flops, forward;
-    bool ok = sscanf(p, "%lld %lld %lld %lld %d %d %la %la\n%n", &step, &pending, &tokens, &updates, &layers, &ops, &flops, &forward, &used) == 8 && layers == s->g.layers && ops == s->g.ops;
+    bool ok = sscanf(p, "%lld %lld %lld %lld %d %d %la %la\n%n", &step, &pending, &tokens, &updates, &layers, &ops, &flops, &forward,
+                     &used) == 8 && layers == s->g.layers && ops == s->g.ops;
     for (int l = 0; ok && l < layers; l++)
         for (int o = 0; ok && o < ops; o++) {
             p += used;
@@ -235,8 +241,8 @@ struct bench {
 };
 
 /*
- * What was counted since the last call is this search's (NULL: nobody's). The counters start at nought for every stretch and a stretch counts in whole FLOPs, so that the sum is exact, and the same wherever one
- * process took over from another.
+ * What was counted since the last call is this search's (NULL: nobody's). The counters start at nought for every stretch and a stretch
+ * counts in whole FLOPs, so that the sum is exact, and the same wherever one process took over from another.
  */
 static void bill(struct bench *b, struct searcher *s)
 {
@@ -256,9 +262,11 @@ static int advance(struct bench *b, struct searcher *s, const int64_t *rows, str
     for (int64_t i = 0; i < o->micro; i++)
         s->tokens += b->st.shard->len[rows[i]];
     if (gradient(b->super, &b->acts, &b->st, &s->g, rows, (int)o->micro, s->lambda, T, o->relax, o->positions, &kl, e) != 0)
-        return e->code == E_NUMERIC ? err_wrap(e, "search: lambda %g: micro-step %" PRId64 " of %" PRId64, s->lambda, s->step + 1, o->steps) : -1;
+        return e->code == E_NUMERIC ? err_wrap(e, "search: lambda %g: micro-step %" PRId64 " of %" PRId64, s->lambda, s->step + 1, o->steps)
+            : -1;
     if (!finite_f64(kl))
-        return ERR(e, E_NUMERIC, "search: lambda %g: micro-step %" PRId64 " of %" PRId64 ": the KL divergence is not finite", s->lambda, s->step + 1, o->steps);
+        return ERR(e, E_NUMERIC, "search: lambda %g: micro-step %" PRId64 " of %" PRId64 ": the KL divergence is not finite", s->lambda,
+                   s->step + 1, o->steps);
     s->step++;
     s->pending++;
     bool last = s->step == o->steps, update = s->pending == o->accumulate || (last && !o->drop_partial);
@@ -272,7 +280,8 @@ static int advance(struct bench *b, struct searcher *s, const int64_t *rows, str
     }
     log_step(s, T, kl);
     char extra[160];
-    snprintf(extra, sizeof extra, "step %" PRId64 "/%" PRId64 "  kl %.4f  budget %.2f  T %.2f", s->step, o->steps, kl, gates_budget(&s->g, T), T);
+    snprintf(extra, sizeof extra, "step %" PRId64 "/%" PRId64 "  kl %.4f  budget %.2f  T %.2f", s->step, o->steps, kl,
+             gates_budget(&s->g, T), T);
     prog_update(&b->bar, s->tokens, extra);
     bill(b, s);
     return last || interrupted() || (o->ckpt_every && s->step % o->ckpt_every == 0) ? save_state(s, e) : 0;
@@ -290,10 +299,14 @@ static int micro_step(struct bench *b, struct searcher *s, int n, int64_t step, 
     for (int i = 0; i < n; i++)
         if (s[i].step == step)
             TRY(advance(b, &s[i], rows, e));
-    return step + 1 < b->o->steps && interrupted() ? ERR(e, E_INTERRUPTED, "search: interrupted after micro-step %" PRId64 " of %" PRId64 "; run the same command again to go on", step + 1, b->o->steps) : 0;
+    return step + 1 < b->o->steps &&
+        interrupted() ? ERR(e, E_INTERRUPTED,
+                            "search: interrupted after micro-step %" PRId64 " of %" PRId64 "; run the same command again to go on",
+                            step + 1, b->o->steps) : 0;
 }
 
-static int hard_eval(struct model *super, struct acts *acts, struct stream *st, const enum mixer_kind *kind, const struct search_opts *o, struct kl_sums *out, struct err *e)
+static int hard_eval(struct model *super, struct acts *acts, struct stream *st, const enum mixer_kind *kind, const struct search_opts *o,
+                     struct kl_sums *out, struct err *e)
 {
     for (int64_t l = 0; l < super->cfg.L; l++)
         TRY(model_set_ops(super, l, MIX_BIT(kind[l]), NULL, 0, e));
@@ -305,8 +318,10 @@ static void make_selection(const struct searcher *s, struct selection *sel)
     const struct search_opts *o = s->o;
     *sel = (struct selection){.layers = s->g.layers, .version = 1, .has_p = true, .seed = o->seed, .tokens = s->tokens, .filled = true};
     snprintf(sel->method, sizeof sel->method, "dash-%d", s->g.ops);
-    static const char *const relax_words[] = {"", " straight-through", " bilevel"}, *const zero_words[] = {"", "layer0=search", "layer0=linear", "layer0=full"};
-    snprintf(sel->variant, sizeof sel->variant, "%s%s%s", zero_words[o->layer0], o->positions == POS_ANSWERS ? " positions=answers" : "", relax_words[o->relax]);
+    static const char *const relax_words[] = {"", " straight-through", " bilevel"}, *const zero_words[] = {"", "layer0=search",
+        "layer0=linear", "layer0=full"};
+    snprintf(sel->variant, sizeof sel->variant, "%s%s%s", zero_words[o->layer0], o->positions == POS_ANSWERS ? " positions=answers" : "",
+             relax_words[o->relax]);
     for (int l = 0; l < s->g.layers; l++) {
         double p[MAX_OPS];
         gates_p(&s->g, l, o->anneal == ANNEAL_NONE ? o->t_hi : o->t_lo, p);
@@ -350,23 +365,28 @@ static int finish(struct bench *b, struct searcher *s, struct search_result *out
 static int check_opts(const struct search_opts *o, const struct shard *data, struct err *e)
 {
     if (o->micro < 1 || o->micro > 64 || o->accumulate < 1 || o->steps < 1)
-        return ERR(e, E_USAGE, "search: micro-batch %" PRId64 " (1..64), accumulation %" PRId64 " and steps %" PRId64 " must be positive", o->micro, o->accumulate, o->steps);
+        return ERR(e, E_USAGE, "search: micro-batch %" PRId64 " (1..64), accumulation %" PRId64 " and steps %" PRId64 " must be positive",
+                   o->micro, o->accumulate, o->steps);
     if (o->heldout < 1 || o->row_lo < 0 || o->row_hi > data->rows - o->heldout || o->row_lo >= o->row_hi)
-        return ERR(e, E_USAGE, "search: rows %" PRId64 "..%" PRId64 " must lie before the %" PRId64 " held-out rows of %" PRId64, o->row_lo, o->row_hi, o->heldout, data->rows);
+        return ERR(e, E_USAGE, "search: rows %" PRId64 "..%" PRId64 " must lie before the %" PRId64 " held-out rows of %" PRId64, o->row_lo,
+                   o->row_hi, o->heldout, data->rows);
     if (o->t_hi <= 0 || o->t_lo <= 0)
         return ERR(e, E_USAGE, "search: temperatures %g and %g must be positive", o->t_hi, o->t_lo);
     if (o->relax == RELAX_BILEVEL && (o->row_hi - o->row_lo < 2 || !(o->lr_weights >= 0)))
-        return ERR(e, E_USAGE, "search: bilevel needs at least two rows and a learning rate of the weights that is not negative (%g)", o->lr_weights);
+        return ERR(e, E_USAGE, "search: bilevel needs at least two rows and a learning rate of the weights that is not negative (%g)",
+                   o->lr_weights);
     if (o->window_op && (o->window < 1 || o->window >= data->seq))
         return ERR(e, E_USAGE, "search: window %" PRId64 " must be in 1..%" PRId64 " (the rows' length less 1)", o->window, data->seq - 1);
     return 0;
 }
 
-static int open_bench(struct bench *b, struct searcher *s, struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, struct err *e)
+static int open_bench(struct bench *b, struct searcher *s, struct model *teacher, const struct linset *lin, const struct shard *data,
+                      const struct hcache *cache, struct err *e)
 {
     const struct search_opts *o = b->o;
     bool bilevel = o->relax == RELAX_BILEVEL;
-    int64_t mid = bilevel ? o->row_lo + (o->row_hi - o->row_lo) / 2 : o->row_hi; /* bilevel: the first half is the logits', the second the weights' */
+    // bilevel: the first half is the logits', the second the weights'
+    int64_t mid = bilevel ? o->row_lo + (o->row_hi - o->row_lo) / 2 : o->row_hi;
     struct acts_opts ao = {.rows = o->micro * data->seq, .seqs = (int32_t)o->micro, .train = true, .wgrad = bilevel};
     TRY(assemble(&b->super, teacher, lin, &s->g, o->window, bilevel, e));
     TRY(set_p(b->super, &s->g, 1, false, e));
@@ -389,7 +409,8 @@ static void close_bench(struct bench *b)
         model_close(b->super);
 }
 
-static int open_searchers(struct searcher *s, const struct search_opts *o, const double *lambda, int n, const char *const *dir, int layers, int64_t seq, struct err *e)
+static int open_searchers(struct searcher *s, const struct search_opts *o, const double *lambda, int n, const char *const *dir, int layers,
+                          int64_t seq, struct err *e)
 {
     for (int i = 0; i < n; i++) {
         s[i] = (struct searcher){.o = o, .dir = dir[i], .lambda = lambda[i], .saved = -1};
@@ -410,8 +431,8 @@ static int64_t lowest_step(const struct searcher *s, int n)
     return step;
 }
 
-int search_sweep(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, const struct search_opts *o, const double *lambda, int n, const char *const *dir,
-                 struct search_result *out, struct err *e)
+int search_sweep(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache,
+                 const struct search_opts *o, const double *lambda, int n, const char *const *dir, struct search_result *out, struct err *e)
 {
     struct bench b = {.o = o};
     memset(out, 0, sizeof *out * (size_t)n);
@@ -440,7 +461,8 @@ int search_sweep(struct model *teacher, const struct linset *lin, const struct s
     return rc ? -1 : 0;
 }
 
-int search_run(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, const struct search_opts *o, const char *dir, struct search_result *out, struct err *e)
+int search_run(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache,
+               const struct search_opts *o, const char *dir, struct search_result *out, struct err *e)
 {
     return search_sweep(teacher, lin, data, cache, o, &o->lambda, 1, &dir, out, e);
 }

@@ -1,8 +1,10 @@
 /*
- * Stage 2: differentiable search of the operator of every layer [DASH section 4; selectors.md B.13, E]. All weights frozen; only the logits alpha learn, from KL(teacher || mixture) + lambda sum_l p.c.
+ * Stage 2: differentiable search of the operator of every layer [DASH section 4; selectors.md B.13, E]. All weights frozen; only the
+ * logits alpha learn, from KL(teacher || mixture) + lambda sum_l p.c.
  *
- * Every micro-step has its own temperature. `accumulate` micro-steps give one AdamW update with their mean gradient; a last, shorter group is applied as a partial step averaged over its own length
- * (drop_partial leaves it out). log.tsv: one line a micro-step. state.tsv: logits and moments every `ckpt_every` micro-steps, so that a killed search goes on with the same bytes.
+ * Every micro-step has its own temperature. `accumulate` micro-steps give one AdamW update with their mean gradient; a last, shorter
+ * group is applied as a partial step averaged over its own length (drop_partial leaves it out). log.tsv: one line a micro-step.
+ * state.tsv: logits and moments every `ckpt_every` micro-steps, so that a killed search goes on with the same bytes.
  */
 #ifndef DASH_SEARCH_H
 #define DASH_SEARCH_H
@@ -45,18 +47,23 @@ struct search_result {
     double flops, flops_forward; /* counted, across interruptions; of them forward */
 };
 /* dir: log.tsv and state.tsv go there. */
-int search_run(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, const struct search_opts *o, const char *dir, struct search_result *out, struct err *e);
+int search_run(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache,
+               const struct search_opts *o, const char *dir, struct search_result *out, struct err *e);
 
 /*
- * Several lambdas on one pass of the teacher: n searches in lockstep over the same micro-batches, each with its own logits, dir[i] and out[i]; each gives the same bytes as a search of its own (its FLOPs
- * leave out the teacher's, which the first one bears). o->lambda is not read. Not for bilevel.
+ * Several lambdas on one pass of the teacher: n searches in lockstep over the same micro-batches, each with its own logits, dir[i] and
+ * out[i]; each gives the same bytes as a search of its own (its FLOPs leave out the teacher's, which the first one bears). o->lambda is
+ * not read. Not for bilevel.
  */
-int search_sweep(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache, const struct search_opts *o, const double *lambda, int n, const char *const *dir,
-                 struct search_result *out, struct err *e);
+int search_sweep(struct model *teacher, const struct linset *lin, const struct shard *data, const struct hcache *cache,
+                 const struct search_opts *o, const double *lambda, int n, const char *const *dir, struct search_result *out,
+                 struct err *e);
 
 /* Gradient of the search loss on alpha by one micro-batch, for tests: gates as set up, loss = KL mean + lambda p.c. */
-int search_gradient(struct model *super, struct acts *acts, struct stream *st, struct gates *g, const int64_t *rows, int n, double lambda, double T, enum relax relax, enum positions pos, double *kl_mean, struct err *e);
+int search_gradient(struct model *super, struct acts *acts, struct stream *st, struct gates *g, const int64_t *rows, int n, double lambda,
+                    double T, enum relax relax, enum positions pos, double *kl_mean, struct err *e);
 void search_gates_init(struct gates *g, const struct search_opts *o, int layers, int64_t T);
-int search_supernet(struct model **out, struct model *teacher, const struct linset *lin, const struct gates *g, int64_t window, struct err *e);
+int search_supernet(struct model **out, struct model *teacher, const struct linset *lin, const struct gates *g, int64_t window,
+                    struct err *e);
 
 #endif

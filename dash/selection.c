@@ -196,11 +196,12 @@ int selection_load(struct selection *s, const char *path, struct err *e)
     int64_t version = 0, seed = 0;
     *s = (struct selection){.filled = true};
     TRY(jdoc_load(&d, path, (size_t)4 << 20, e));
-    int rc = jget_str(&d, d.root, "", "method", &method, e) || jget_str(&d, d.root, "", "spec", &spec, e) || jget_arr(&d, d.root, "", "layers", &layers, e) ||
-             jget_str_opt(&d, d.root, "", "variant", &variant, e) || jget_i64(&d, d.root, "", "version", 0, 1 << 20, &version, e) ||
-             jget_f64(&d, d.root, "", "budget", &s->budget, e) || jget_bool_opt(&d, d.root, "", "filled", &s->filled, e) ||
-             jget_i64_opt(&d, d.root, "", "tokens", 0, INT64_MAX, &s->tokens, e) || jget_i64_opt(&d, d.root, "", "seed", 0, INT64_MAX, &seed, e) ||
-             jget_i64_opt(&d, d.root, "", "asked", 0, MAX_LAYERS, &s->asked, e) || jget_i64_opt(&d, d.root, "", "ties_at_cut", 0, MAX_LAYERS, &s->ties_at_cut, e);
+    int rc = jget_str(&d, d.root, "", "method", &method, e) || jget_str(&d, d.root, "", "spec", &spec, e) ||
+        jget_arr(&d, d.root, "", "layers", &layers, e) || jget_str_opt(&d, d.root, "", "variant", &variant, e) ||
+        jget_i64(&d, d.root, "", "version", 0, 1 << 20, &version, e) || jget_f64(&d, d.root, "", "budget", &s->budget, e) ||
+        jget_bool_opt(&d, d.root, "", "filled", &s->filled, e) || jget_i64_opt(&d, d.root, "", "tokens", 0, INT64_MAX, &s->tokens, e) ||
+        jget_i64_opt(&d, d.root, "", "seed", 0, INT64_MAX, &seed, e) || jget_i64_opt(&d, d.root, "", "asked", 0, MAX_LAYERS, &s->asked,
+        e) || jget_i64_opt(&d, d.root, "", "ties_at_cut", 0, MAX_LAYERS, &s->ties_at_cut, e);
     if (rc == 0 && (json_array_size(layers) < 1 || json_array_size(layers) > MAX_LAYERS))
         rc = ERR(e, E_INPUT, "'%s': %zu layers (1..%d)", path, json_array_size(layers), MAX_LAYERS);
     if (rc == 0) {

@@ -1,6 +1,7 @@
 /*
- * A choice of operators per layer: what search and select write (selection.json) and distil reads. Layer specs as text: "0,5,11" (Full there, Linear elsewhere) or "full:0,5 window:2,3";
- * "none" keeps no layer, "all" keeps all. The canonical text ("full:0,5 window:2") is the identity of a selection: equal sets are trained once.
+ * A choice of operators per layer: what search and select write (selection.json) and distil reads. Layer specs as text: "0,5,11" (Full
+ * there, Linear elsewhere) or "full:0,5 window:2,3"; "none" keeps no layer, "all" keeps all. The canonical text ("full:0,5 window:2") is
+ * the identity of a selection: equal sets are trained once.
  */
 #ifndef DASH_SELECTION_H
 #define DASH_SELECTION_H

@@ -79,7 +79,8 @@ int hcache_open(struct hcache *h, const char *dir, const struct shard *s, const 
              jget_i64(&d, d.root, "", "dim", 1, INT32_MAX, &h->dim, e) || jget_str(&d, d.root, "", "shard_sha256", &sh, e) ||
              jget_str(&d, d.root, "", "teacher_sha256", &th, e);
     if (rc == 0 && (strcmp(sh, s->sha256) || h->rows != s->rows || h->seq != s->seq))
-        rc = ERR(e, E_INPUT, "'%s': the hidden rows were made from another token shard (sha256 %.12s..., here %.12s...)", dir, sh, s->sha256);
+        rc = ERR(e, E_INPUT, "'%s': the hidden rows were made from another token shard (sha256 %.12s..., here %.12s...)", dir, sh,
+                 s->sha256);
     if (rc == 0 && (h->dim != teacher->cfg.d || (teacher->sha256[0] && strcmp(th, teacher->sha256))))
         rc = ERR(e, E_INPUT, "'%s': the hidden rows were made by another teacher (sha256 %.12s..., width %" PRId64 ")", dir, th, h->dim);
     jdoc_free(&d);
@@ -102,12 +103,14 @@ void hcache_close(struct hcache *h)
 
 /* ---- stream ---- */
 
-int stream_open(struct stream *s, struct backend *be, const struct shard *shard, struct model *teacher, const struct hcache *cache, int64_t micro, double tau, struct err *e)
+int stream_open(struct stream *s, struct backend *be, const struct shard *shard, struct model *teacher, const struct hcache *cache,
+                int64_t micro, double tau, struct err *e)
 {
     *s = (struct stream){.be = be, .shard = shard, .teacher = teacher, .cache = cache, .tau = tau, .max_rows = micro * shard->seq};
     int64_t R = s->max_rows, D = teacher->cfg.d;
     if (shard->vocab > teacher->cfg.N)
-        return ERR(e, E_INPUT, "'%s' was made for a vocabulary of %" PRId64 ", the model has %" PRId64, shard->dir, shard->vocab, teacher->cfg.N);
+        return ERR(e, E_INPUT, "'%s' was made for a vocabulary of %" PRId64 ", the model has %" PRId64, shard->dir, shard->vocab,
+                   teacher->cfg.N);
     s->host = malloc((size_t)R * (size_t)D * sizeof *s->host);
     s->host_kl = malloc((size_t)R * sizeof *s->host_kl);
     if (!s->host || !s->host_kl) {
@@ -115,8 +118,9 @@ int stream_open(struct stream *s, struct backend *be, const struct shard *shard,
         return err_nomem(e, (size_t)R * (size_t)D * sizeof *s->host, "staging rows");
     }
     struct acts_opts ao = {.rows = R, .seqs = (int32_t)micro};
-    if (batch_open(&s->batch, be, R, (int32_t)micro, e) || be_view(be, be->act, R * D, &s->t_hidden, e) || be_view(be, be->stat, R, &s->w, e) || be_view(be, be->stat, R, &s->kl, e) ||
-        be_view(be, be->act, R * D, &s->dh, e) || (!cache && acts_open(&s->t_acts, teacher, &ao, e))) {
+    if (batch_open(&s->batch, be, R, (int32_t)micro, e) || be_view(be, be->act, R * D, &s->t_hidden, e) ||
+        be_view(be, be->stat, R, &s->w, e) || be_view(be, be->stat, R, &s->kl, e) || be_view(be, be->act, R * D, &s->dh, e) ||
+        (!cache && acts_open(&s->t_acts, teacher, &ao, e))) {
         stream_close(s);
         return -1;
     }
@@ -175,7 +179,8 @@ int stream_set(struct stream *s, const int64_t *rows, int n, struct err *e)
     s->fwd_tokens += (double)s->batch.seqs.rows;
     if (s->cache) {
         for (int i = 0; i < n; i++)
-            memcpy(s->host + (int64_t)s->batch.seqs.q_off[i] * D, s->cache->map.p + (size_t)(rows[i] * s->shard->seq * D) * sizeof(float), (size_t)len[i] * (size_t)D * sizeof(float));
+            memcpy(s->host + (int64_t)s->batch.seqs.q_off[i] * D, s->cache->map.p + (size_t)(rows[i] * s->shard->seq * D) * sizeof(float),
+                   (size_t)len[i] * (size_t)D * sizeof(float));
         TRY(put_f32(s->be, view_at(s->t_hidden, 0, s->batch.seqs.rows * D), s->host, e));
     } else {
         struct view h;
@@ -192,7 +197,8 @@ int stream_set(struct stream *s, const int64_t *rows, int n, struct err *e)
     return 0;
 }
 
-int stream_kl(struct stream *s, const struct model *student, struct view hidden, enum positions pos, bool grad, bool head_grad, double scale, struct kl_sums *out, struct err *e)
+int stream_kl(struct stream *s, const struct model *student, struct view hidden, enum positions pos, bool grad, bool head_grad,
+              double scale, struct kl_sums *out, struct err *e)
 {
     int64_t R = s->batch.seqs.rows, D = s->teacher->cfg.d;
     float *w = malloc((size_t)R * 2 * sizeof *w);
@@ -203,8 +209,8 @@ int stream_kl(struct stream *s, const struct model *student, struct view hidden,
         w[r] = (float)(pos == POS_ALL || s->host_kl[r] != 0 ? scale : 0);
     int rc = put_f32(s->be, view_at(s->w, 0, R), w, e);
     const struct param *hs = model_head(student), *ht = model_head(s->teacher);
-    struct op_head_kl op = {.kl = view_at(s->kl, 0, R), .hs = view_at(hidden, 0, R * D), .ws = hs->w, .ht = view_at(s->t_hidden, 0, R * D), .wt_head = ht->w, .wt = view_at(s->w, 0, R),
-                            .rows = R, .dim = D, .vocab = s->teacher->cfg.N, .tau = s->tau};
+    struct op_head_kl op = {.kl = view_at(s->kl, 0, R), .hs = view_at(hidden, 0, R * D), .ws = hs->w, .ht = view_at(s->t_hidden, 0, R * D),
+                            .wt_head = ht->w, .wt = view_at(s->w, 0, R), .rows = R, .dim = D, .vocab = s->teacher->cfg.N, .tau = s->tau};
     s->flops_forward += cost_head_kl(&op).flops;
     if (grad)
         op.dhs = view_at(s->dh, 0, R * D);
@@ -224,7 +230,8 @@ int stream_kl(struct stream *s, const struct model *student, struct view hidden,
     return rc ? -1 : 0;
 }
 
-int stream_eval(struct stream *s, struct model *student, struct acts *acts, int64_t lo, int64_t hi, int64_t micro, struct kl_sums *out, struct err *e)
+int stream_eval(struct stream *s, struct model *student, struct acts *acts, int64_t lo, int64_t hi, int64_t micro, struct kl_sums *out,
+                struct err *e)
 {
     for (int64_t r = lo; r < hi; r += micro) {
         int64_t rows[64];

@@ -1,6 +1,6 @@
 /*
- * What every KL-based step shares: batches of shard rows, the teacher's final hidden rows (computed, or read from a cache that was made once for all searches and distillations), and the KL between
- * a student and the teacher with its gradient.
+ * What every KL-based step shares: batches of shard rows, the teacher's final hidden rows (computed, or read from a cache that was made
+ * once for all searches and distillations), and the KL between a student and the teacher with its gradient.
  */
 #ifndef DASH_STREAM_H
 #define DASH_STREAM_H
@@ -34,10 +34,12 @@ struct stream {
     int64_t max_rows;
     double tau;
     double fwd_tokens, teacher_tokens; /* counted */
-    double flops_forward;              /* of the teacher, the KL's value, and the models that stream_eval runs; callers add their own forwards */
+    // of the teacher, the KL's value, and the models that stream_eval runs; callers add their own forwards
+    double flops_forward;
 };
 /* For up to `micro` rows of the shard at a time. */
-int stream_open(struct stream *s, struct backend *be, const struct shard *shard, struct model *teacher, const struct hcache *cache, int64_t micro, double tau, struct err *e);
+int stream_open(struct stream *s, struct backend *be, const struct shard *shard, struct model *teacher, const struct hcache *cache,
+                int64_t micro, double tau, struct err *e);
 void stream_close(struct stream *s);
 /* Whether position t of a row counts under a rule; how many of a row do. */
 bool stream_counts(const struct shard *s, int64_t row, int64_t t, enum positions pos);
@@ -50,10 +52,13 @@ struct kl_sums {
     double n_all, n_answers;
 };
 /*
- * KL(teacher || student) at the rows set, for the student's hidden rows; sums over all and over answer positions. grad: dh = gradient of scale * sum over `pos` positions, and += into the head's g when head_grad.
+ * KL(teacher || student) at the rows set, for the student's hidden rows; sums over all and over answer positions. grad: dh = gradient of
+ * scale * sum over `pos` positions, and += into the head's g when head_grad.
  */
-int stream_kl(struct stream *s, const struct model *student, struct view hidden, enum positions pos, bool grad, bool head_grad, double scale, struct kl_sums *out, struct err *e);
+int stream_kl(struct stream *s, const struct model *student, struct view hidden, enum positions pos, bool grad, bool head_grad,
+              double scale, struct kl_sums *out, struct err *e);
 /* Held-out KL of a model over rows lo..hi-1: adds to *out. */
-int stream_eval(struct stream *s, struct model *student, struct acts *acts, int64_t lo, int64_t hi, int64_t micro, struct kl_sums *out, struct err *e);
+int stream_eval(struct stream *s, struct model *student, struct acts *acts, int64_t lo, int64_t hi, int64_t micro, struct kl_sums *out,
+                struct err *e);
 
 #endif

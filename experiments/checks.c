@@ -38,7 +38,8 @@ static int grid_load(struct grid *g, const char *path, struct err *e)
         g->cols += p[i] == '\t';
     if (g->cols > MAX_FIELDS || lines == 0) {
         grid_free(g);
-        return ERR(e, E_INPUT, "'%s': a table of %zu lines and %zu columns; allowed are 1 and more lines, 1 to %d columns", path, lines, g->cols, MAX_FIELDS);
+        return ERR(e, E_INPUT, "'%s': a table of %zu lines and %zu columns; allowed are 1 and more lines, 1 to %d columns", path, lines,
+                   g->cols, MAX_FIELDS);
     }
     g->field = calloc(lines * g->cols, sizeof *g->field);
     if (!g->field) {

@@ -34,12 +34,14 @@ static bool depends(const struct plan *p, const struct stage *s, const struct st
     return false;
 }
 
-static int write_job(const struct plan *p, const char *dir, const char *file, const char *what, const char *command, const char *only, struct err *e)
+static int write_job(const struct plan *p, const char *dir, const char *file, const char *what, const char *command, const char *only,
+                     struct err *e)
 {
     char path[1024];
     struct str s = STR_INIT;
-    str_printf(&s, "#!/usr/bin/env bash\n#SBATCH --job-name=%s-%s\n#SBATCH --output=%%x.%%j.log\n# Time, memory, partition and GPUs: give them to submit.sh in SBATCH_OPTIONS.\nset -eu\nexec %s%s%s\n", p->m->name, what,
-               command, only ? " --only " : "", only ? only : "");
+    str_printf(&s, "#!/usr/bin/env bash\n#SBATCH --job-name=%s-%s\n#SBATCH --output=%%x.%%j.log\n# Time, memory, partition and GPUs: give "
+               "them to submit.sh in SBATCH_OPTIONS.\nset -eu\nexec %s%s%s\n", p->m->name, what, command, only ? " --only " : "",
+               only ? only : "");
     int rc = s.failed ? err_nomem(e, s.len, "a job") : file_write(path_join(path, dir, file), str_c(&s), s.len, e);
     str_free(&s);
     return rc;
@@ -51,8 +53,9 @@ int export_slurm(const struct plan *p, const char *command, const char *dir, int
     char file[128], path[1024];
     *jobs = 0;
     TRY(mkdir_p(dir, e));
-    str_printf(&s, "#!/usr/bin/env bash\n# Queues the stages of %s (scale %s) with their dependencies. SBATCH_OPTIONS is passed on, for example \"--partition=gpu --gpus=1 --time=8:00:00\".\nset -eu\n"
-                   "here=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\nqueue() { sbatch --parsable ${SBATCH_OPTIONS:-} \"$@\"; }\n",
+    str_printf(&s, "#!/usr/bin/env bash\n# Queues the stages of %s (scale %s) with their dependencies. SBATCH_OPTIONS is passed on, for "
+               "example \"--partition=gpu --gpus=1 --time=8:00:00\".\nset -eu\n"
+               "here=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\nqueue() { sbatch --parsable ${SBATCH_OPTIONS:-} \"$@\"; }\n",
                p->m->name, p->m->scale);
     int rc = 0;
     struct str all = STR_INIT;

@@ -24,7 +24,8 @@ static const char *canon_number(struct arena *a, const struct param_spec *p, con
     double v;
     int64_t i = 0;
     if (integer ? !parse_i64(text, &i) : !parse_f64(text, &v)) {
-        snprintf(why, 256, "'%.60s' is not %s%s", text, integer ? "an integer" : "a finite number", strcmp(text, "None") ? "" : " (write null or drop the key)");
+        snprintf(why, 256, "'%.60s' is not %s%s", text, integer ? "an integer" : "a finite number",
+                 strcmp(text, "None") ? "" : " (write null or drop the key)");
         return NULL;
     }
     if (integer)
@@ -109,7 +110,8 @@ const char *param_canon(struct arena *a, const struct param_spec *p, const char 
         while (m && s[m - 1] == ' ')
             m--;
         char *item = arena_strndup(a, s, m);
-        const char *c = p->type == PT_INTS ? canon_number(a, p, item, true, why) : p->type == PT_NUMS ? canon_number(a, p, item, false, why) : item;
+        const char *c = p->type == PT_INTS ? canon_number(a, p, item, true, why) : p->type == PT_NUMS ? canon_number(a, p, item, false, why)
+            : item;
         if (c && m == 0) {
             snprintf(why, 256, "empty item in the list '%.60s'", text);
             c = NULL;
@@ -155,7 +157,8 @@ static bool flag(struct reader *r, const struct ynode *n, const char *what)
 static void unknown_key(struct reader *r, const struct ynode *key, const char *const *words, size_t n, const char *where)
 {
     const char *near = nearest_word(key->s, words, n);
-    y_problem(r->pr, key, "unknown key '%s' in %s%s%s%s", key->s, where, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    y_problem(r->pr, key, "unknown key '%s' in %s%s%s%s", key->s, where, near ? "; did you mean '" : "", near ? near : "",
+              near ? "'?" : "");
 }
 
 static void allow_keys(struct reader *r, const struct ynode *map, const char *const *words, size_t n, const char *where)
@@ -336,7 +339,8 @@ static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
         for (; k < r->reg->n && k < ARRAY_LEN(words); k++)
             words[k] = r->reg->kinds[k]->name;
         const char *near = nearest_word(kind, words, k);
-        y_problem(r->pr, y_get(n, "kind"), "unknown stage kind '%s'%s%s%s", kind, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        y_problem(r->pr, y_get(n, "kind"), "unknown stage kind '%s'%s%s%s", kind, near ? "; did you mean '" : "", near ? near : "",
+                  near ? "'?" : "");
         return;
     }
     s->set = arena_array(&r->m->arena, s->kind->n_params, sizeof *s->set);
@@ -440,7 +444,8 @@ static bool param_named(const struct registry *reg, const char *name, size_t len
 }
 
 /* Every stage or input that one value of a reference names, and the settings after '@'. */
-static void check_refs(struct reader *r, const struct stage *s, const struct param_spec *p, const char *ids, size_t len, const struct ynode *at)
+static void check_refs(struct reader *r, const struct stage *s, const struct param_spec *p, const char *ids, size_t len,
+                       const struct ynode *at)
 {
     bool list = memchr(ids, ',', len) != NULL;
     for (const char *id = ids; id < ids + len;) {
@@ -452,15 +457,18 @@ static void check_refs(struct reader *r, const struct stage *s, const struct par
         if (!dep && !is_input)
             y_problem(r->pr, at, "'%s' of stage '%s' refers to '%.*s', which is no stage or input", p->name, s->id, (int)n, id);
         else if (!dep && list)
-            y_problem(r->pr, at, "'%s' of stage '%s': input '%.*s' cannot stand in a list; give it a stage of its own", p->name, s->id, (int)n, id);
+            y_problem(r->pr, at, "'%s' of stage '%s': input '%.*s' cannot stand in a list; give it a stage of its own", p->name, s->id,
+                      (int)n, id);
         else if (dep && dep >= s)
-            y_problem(r->pr, at, "stage '%s' refers to '%.*s', which does not stand before it (so there can be no cycle)", s->id, (int)n, id);
+            y_problem(r->pr, at, "stage '%s' refers to '%.*s', which does not stand before it (so there can be no cycle)", s->id, (int)n,
+                      id);
         else if (dep && dep->skipped && p->type == PT_REF && !p->fan && !s->skipped)
             y_problem(r->pr, at, "stage '%s' needs '%.*s', which scale '%s' skips", s->id, (int)n, id, r->m->scale);
         for (const char *f = id + n; dep && dep->kind && f < id + whole; f += 1 + strcspn(f + 1, "@,|")) {
             size_t part = strcspn(f + 1, "@,|"), eq = strcspn(f + 1, "=");
             if (eq >= part || !param_named(r->reg, f + 1, eq))
-                y_problem(r->pr, at, "'%s' of stage '%s': '%.*s' is no setting of a stage (STAGE@name=value)", p->name, s->id, (int)part, f + 1);
+                y_problem(r->pr, at, "'%s' of stage '%s': '%.*s' is no setting of a stage (STAGE@name=value)", p->name, s->id, (int)part,
+                          f + 1);
         }
         id += whole + (id[whole] == ',');
     }
@@ -556,7 +564,8 @@ static void read_reports(struct reader *r, const struct ynode *n)
             ok = ok || !strcmp(r->reg->report_kinds[k], kind);
         if (!ok) {
             const char *near = nearest_word(kind, r->reg->report_kinds, r->reg->n_report_kinds);
-            y_problem(r->pr, y_get(v, "kind"), "unknown report kind '%s'%s%s%s", kind, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+            y_problem(r->pr, y_get(v, "kind"), "unknown report kind '%s'%s%s%s", kind, near ? "; did you mean '" : "", near ? near : "",
+                      near ? "'?" : "");
         }
         for (size_t k = 0; k < r->m->n_reports; k++)
             if (!strcmp(r->m->reports[k].name, name))
@@ -611,7 +620,8 @@ static int read_base(struct reader *r, const struct ydoc *doc, int depth, struct
     if (!at)
         return 0;
     if (at->kind != Y_SCALAR || strchr(at->s, '/') || depth == 4)
-        return ERR(e, E_USAGE, "%s:%d:%d: 'base' is the name of a manifest in the same folder, at most 4 of them in a chain", doc->file, at->line, at->col);
+        return ERR(e, E_USAGE, "%s:%d:%d: 'base' is the name of a manifest in the same folder, at most 4 of them in a chain", doc->file,
+                   at->line, at->col);
     const char *slash = strrchr(doc->file, '/');
     snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - doc->file + 1) : 0, doc->file, at->s);
     struct ydoc *base = arena_alloc(&r->m->arena, sizeof *base);
@@ -637,7 +647,9 @@ static int read_base(struct reader *r, const struct ydoc *doc, int depth, struct
 static bool is_report(const struct manifest *m, const char *name)
 {
     for (size_t i = 0; i < m->n_reports; i++)
-        if (!strncmp(m->reports[i].name, name, strlen(m->reports[i].name)) && (!name[strlen(m->reports[i].name)] || name[strlen(m->reports[i].name)] == '-')) /* NAME, or a table beside it: NAME-detail */
+        // NAME, or a table beside it: NAME-detail
+        if (!strncmp(m->reports[i].name, name, strlen(m->reports[i].name)) && (!name[strlen(m->reports[i].name)] ||
+                name[strlen(m->reports[i].name)] == '-'))
             return true;
     return false;
 }
@@ -671,7 +683,8 @@ static void read_check(struct reader *r, struct check *c, const struct ynode *n)
     check_number(r, n, "max", &c->max, &c->has_max);
     check_number(r, n, "within", &c->within, &within);
     if (!is_report(r->m, c->table))
-        y_problem(r->pr, n, "a check needs 'table', the name of a report of this manifest%s%s%s", *c->table ? "; there is no '" : "", c->table, *c->table ? "'" : "");
+        y_problem(r->pr, n, "a check needs 'table', the name of a report of this manifest%s%s%s", *c->table ? "; there is no '" : "",
+                  c->table, *c->table ? "'" : "");
     if (*c->against ? !within || c->within < 0 || *c->row || *c->column || *c->above || c->has_min || c->has_max
                     : !*c->row || !*c->column || within || !(c->has_min || c->has_max || *c->above))
         y_problem(r->pr, n, "a check is {table, row, column, min and/or max and/or above} or {table, against, within}");
@@ -745,7 +758,8 @@ int manifest_load(struct manifest *m, const char *path, const char *scale, const
     struct str text = STR_INIT;
     struct yproblems pr = {.doc = &m->doc, .out = &text};
     struct reader r = {.m = m, .reg = reg, .pr = &pr};
-    int rc = ok ? ydoc_load(&m->doc, &m->arena, path, e) : ERR(e, E_USAGE, "unknown scale '%s'; there are ci, tiny, small and paper", scale);
+    int rc = ok ? ydoc_load(&m->doc, &m->arena, path, e) : ERR(e, E_USAGE, "unknown scale '%s'; there are ci, tiny, small and paper",
+        scale);
     if (rc == 0)
         rc = read_base(&r, &m->doc, 0, e);
     if (rc == 0) {
@@ -799,10 +813,13 @@ static const char *type_name(const struct param_spec *p)
 
 void manifest_schema(struct str *out, const struct registry *reg)
 {
-    str_puts(out, "dash: 1                 # schema version\nname, title, caption    # text; the caption may stand in a scale\nbase: FILE              # a manifest beside this one whose inputs, scales and stages come first\n"
-                  "inputs: {NAME: {path: P, sha256: H}}\nscales: {ci|tiny|small|paper: {STAGE.parameter: value, inputs.NAME: path, skip: [STAGE], caption: text}}\n"
-                  "stages: [{id, kind, label, matrix: {parameter: [values]}, points: [{parameter: value}], ...}]\n"
-                  "reports: [{kind, name, title, ...}]\nchecks: [{table: REPORT, row: ROW or BLOCK/ROW, column: NAME, min: X, max: Y, above: ROW}, {table: REPORT, against: FILE.tsv, within: X}]   # each may have scale: NAME\n\nreport kinds:");
+    str_puts(out, "dash: 1                 # schema version\nname, title, caption    # text; the caption may stand in a scale\nbase: FILE "
+             "             # a manifest beside this one whose inputs, scales and stages come first\n"
+             "inputs: {NAME: {path: P, sha256: H}}\nscales: {ci|tiny|small|paper: {STAGE.parameter: value, inputs.NAME: path, skip: "
+             "[STAGE], caption: text}}\n"
+             "stages: [{id, kind, label, matrix: {parameter: [values]}, points: [{parameter: value}], ...}]\n"
+             "reports: [{kind, name, title, ...}]\nchecks: [{table: REPORT, row: ROW or BLOCK/ROW, column: NAME, min: X, max: Y, above: "
+             "ROW}, {table: REPORT, against: FILE.tsv, within: X}]   # each may have scale: NAME\n\nreport kinds:");
     for (size_t i = 0; i < reg->n_report_kinds; i++)
         str_printf(out, " %s", reg->report_kinds[i]);
     str_puts(out, "\n");

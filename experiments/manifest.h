@@ -1,8 +1,10 @@
 /*
- * Manifests: what to run, at which scale, and what to make of it. experiments/README.md describes the YAML; `dashlab check --schema` prints it from the tables below.
+ * Manifests: what to run, at which scale, and what to make of it. experiments/README.md describes the YAML; `dashlab check --schema`
+ * prints it from the tables below.
  *
- * A stage is an instance of a stage kind; kinds are registered by the caller (cli), so this folder knows no models. Parameter values are typed by the kind's schema and kept in canonical text
- * (integers "%lld", numbers as shortest repr, lists joined by ","), which is also what a run's key hashes.
+ * A stage is an instance of a stage kind; kinds are registered by the caller (cli), so this folder knows no models. Parameter values are
+ * typed by the kind's schema and kept in canonical text (integers "%lld", numbers as shortest repr, lists joined by ","), which is also
+ * what a run's key hashes.
  */
 #ifndef EXPERIMENTS_MANIFEST_H
 #define EXPERIMENTS_MANIFEST_H

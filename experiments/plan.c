@@ -131,7 +131,8 @@ static struct node *add_node(struct plan *p, const struct stage *s)
     return n;
 }
 
-/* Whether a node has the settings of "@name=value@name=value", itself or what it refers to; numbers are compared as numbers. @label=L: its name in tables. */
+/* Whether a node has the settings of "@name=value@name=value", itself or what it refers to; numbers are compared as numbers. @label=L:
+ * its name in tables. */
 static bool settings_match(const struct node *n, const char *f, const char *end)
 {
     while (f < end) {
@@ -150,7 +151,8 @@ static bool settings_match(const struct node *n, const char *f, const char *end)
     return true;
 }
 
-/* Nodes of all stages named in a list, in order, NULL-terminated; inputs give none. STAGE@name=value takes those of its runs that have this setting. */
+/* Nodes of all stages named in a list, in order, NULL-terminated; inputs give none. STAGE@name=value takes those of its runs that have
+ * this setting. */
 static struct node **nodes_of(struct plan *p, const char *ids, size_t upto)
 {
     struct node **out = arena_array(&p->arena, p->n + 1, sizeof *out);
@@ -158,7 +160,8 @@ static struct node **nodes_of(struct plan *p, const char *ids, size_t upto)
     for (const char *id = ids; out && *id;) {
         size_t len = strcspn(id, ","), name = MIN(len, strcspn(id, "@"));
         for (size_t i = 0; i < upto; i++)
-            if (strlen(p->nodes[i]->stage->id) == name && !strncmp(p->nodes[i]->stage->id, id, name) && settings_match(p->nodes[i], id + name, id + len))
+            if (strlen(p->nodes[i]->stage->id) == name && !strncmp(p->nodes[i]->stage->id, id, name) &&
+                settings_match(p->nodes[i], id + name, id + len))
                 out[k++] = p->nodes[i];
         id += len;
         id += *id == ',';
@@ -242,7 +245,8 @@ static int expand_stage(struct plan *p, const struct stage *s, struct err *e)
         n_par++;
     bool fanned = n_par > 0;
     if (fan < s->kind->n_params && !fanned && strchr(s->set[fan].value, '@') && nodes_of(p, stage_names(p, s->set[fan].value), upto)[0])
-        return ERR(e, E_USAGE, "%s:%d:%d: stage '%s': '%s': no run has these settings", p->m->path, s->at->line, s->at->col, s->id, s->set[fan].value);
+        return ERR(e, E_USAGE, "%s:%d:%d: stage '%s': '%s': no run has these settings", p->m->path, s->at->line, s->at->col, s->id,
+                   s->set[fan].value);
     if (fan < s->kind->n_params && !fanned && !find_input(p->m, s->set[fan].value, strlen(s->set[fan].value)))
         return 0; /* everything it refers to is skipped at this scale */
     for (size_t a = 0; a < (fanned ? n_par : 1); a++)
@@ -263,8 +267,8 @@ static int expand_stage(struct plan *p, const struct stage *s, struct err *e)
                     continue;
                 n->ref[i] = nodes_of(p, n->value[i], upto);
                 if (ps->type == PT_REF && n->ref[i] && n->ref[i][0] && n->ref[i][1])
-                    return ERR(e, E_USAGE, "%s:%d:%d: stage '%s': '%s' refers to '%s', which has several runs; one is needed", p->m->path, s->at->line, s->at->col, s->id, ps->name,
-                               n->value[i]);
+                    return ERR(e, E_USAGE, "%s:%d:%d: stage '%s': '%s' refers to '%s', which has several runs; one is needed", p->m->path,
+                               s->at->line, s->at->col, s->id, ps->name, n->value[i]);
                 if (n->ref[i] && !n->ref[i][0])
                     n->ref[i] = NULL;
             }
@@ -497,7 +501,8 @@ int node_resolve(struct plan *p, struct node *n, bool *known, struct err *e)
     return rc;
 }
 
-int plan_single(struct plan *p, const struct registry *reg, const char *kind, const struct flag_value *v, size_t n, const char *out_dir, struct err *e)
+int plan_single(struct plan *p, const struct registry *reg, const char *kind, const struct flag_value *v, size_t n, const char *out_dir,
+                struct err *e)
 {
     *p = (struct plan){.reg = reg};
     arena_init(&p->arena, (size_t)64 << 20);

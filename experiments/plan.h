@@ -1,5 +1,6 @@
 /*
- * A plan: the stages of a manifest expanded into nodes (one for each point of their matrix and of what they refer to), in an order in which dependencies come first. Equal nodes (same key) share one run.
+ * A plan: the stages of a manifest expanded into nodes (one for each point of their matrix and of what they refer to), in an order in
+ * which dependencies come first. Equal nodes (same key) share one run.
  */
 #ifndef EXPERIMENTS_PLAN_H
 #define EXPERIMENTS_PLAN_H
@@ -51,11 +52,13 @@ const char *node_path(const struct node *n, const char *param, char dst[1024]);
 /* Path of an artifact of a complete node: DIR/out/REL */
 char *node_out(char dst[1024], const struct node *n, const char *rel);
 
-/* A node built from flags instead of a manifest: values as given (canonical), refs are run directories (their key.txt is read) or inputs (paths). */
+/* A node built from flags instead of a manifest: values as given (canonical), refs are run directories (their key.txt is read) or inputs
+ * (paths). */
 struct flag_value {
     const char *name, *value;
 };
-int plan_single(struct plan *p, const struct registry *reg, const char *kind, const struct flag_value *v, size_t n, const char *out_dir, struct err *e);
+int plan_single(struct plan *p, const struct registry *reg, const char *kind, const struct flag_value *v, size_t n, const char *out_dir,
+                struct err *e);
 /* The YAML stage that says the same as a node. */
 void node_yaml(const struct node *n, struct str *out);
 
@@ -68,13 +71,15 @@ struct run_options {
 struct plan_summary {
     int total, up_to_date, resumed, ran, failed, unknown, declined;
 };
-/* Runs what is missing. A failed node fails its dependants only; the rest is made. Interrupted: E_INTERRUPTED at once. Failures: 0 is returned, summary.failed says how many, and e holds the first one. Nodes that decline,
-   and those that need them, are counted in summary.declined alone. */
+/* Runs what is missing. A failed node fails its dependants only; the rest is made. Interrupted: E_INTERRUPTED at once. Failures: 0 is
+ * returned, summary.failed says how many, and e holds the first one. Nodes that decline, and those that need them, are counted in
+ * summary.declined alone. */
 int plan_run(struct plan *p, const struct run_options *o, struct plan_summary *s, struct err *e);
 /* One line a node: state, key, tokens, FLOPs, memory, time, and why it must run. */
 void plan_print(const struct plan *p, bool dot, struct str *out);
 
-/* The record of a complete node: its result.json and those of everything it refers to, as "kind.name" -> text, nearest first; NULL when absent. Arena-owned by the plan. */
+/* The record of a complete node: its result.json and those of everything it refers to, as "kind.name" -> text, nearest first; NULL when
+ * absent. Arena-owned by the plan. */
 const char *node_result(struct plan *p, const struct node *n, const char *name);
 const char *node_setting(const struct node *n, const char *name); /* parameter of n or of an ancestor, nearest first; NULL when none */
 /* Runs of a stage as reports name them: STAGE, or STAGE@name=value with settings of a run or of what it refers to. */

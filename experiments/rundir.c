@@ -88,14 +88,16 @@ static int check_schema(const char *dir, struct err *e)
     if (file_exists(path_join(path, dir, "key.txt"))) {
         rc = file_read(path, 1 << 20, &s, e);
         if (rc == 0 && strncmp(str_c(&s), schema_line, sizeof schema_line - 1))
-            rc = ERR(e, E_USAGE, "'%s' was made by another version of this program ('%.*s', this one writes 'schema 1'); use another --runs folder or remove it", dir,
-                     (int)strcspn(str_c(&s), "\n"), str_c(&s));
+            rc = ERR(e, E_USAGE,
+                     "'%s' was made by another version of this program ('%.*s', this one writes 'schema 1'); use another --runs folder or "
+                     "remove it", dir, (int)strcspn(str_c(&s), "\n"), str_c(&s));
     }
     str_free(&s);
     return rc;
 }
 
-/* Empties a run's folder but for the lock, OUTPUTS first and key.txt last: killed in between, it is never taken for complete or for another run. */
+/* Empties a run's folder but for the lock, OUTPUTS first and key.txt last: killed in between, it is never taken for complete or for
+ * another run. */
 static int clear_run(const char *dir, struct err *e)
 {
     struct names names;
@@ -177,9 +179,9 @@ int run_commit(struct run *r, const char *result, struct err *e)
     struct str s = STR_INIT;
     tmp_sweep(r->dir, true, true); /* the lock is ours: no other writer lives */
     int rc = file_write(run_file(path, r, "RESULT"), result, strlen(result), e) || write_timing(r, e) ||
-             prov_save(run_file(path, r, "provenance.json"), r->t0_unix, (double)time(NULL), 0, e) || remove_tree(r->work, e) ||
-             hash_tree(r->dir, "RESULT", &s, e) || hash_tree(r->dir, "key.txt", &s, e) || hash_tree(r->dir, "out", &s, e) || hash_tree(r->dir, "stage.yaml", &s, e) ||
-             str_ok(&s, "OUTPUTS", e) || file_write(run_file(path, r, "OUTPUTS"), str_c(&s), s.len, e);
+        prov_save(run_file(path, r, "provenance.json"), r->t0_unix, (double)time(NULL), 0, e) || remove_tree(r->work, e) ||
+        hash_tree(r->dir, "RESULT", &s, e) || hash_tree(r->dir, "key.txt", &s, e) || hash_tree(r->dir, "out", &s, e) ||
+        hash_tree(r->dir, "stage.yaml", &s, e) || str_ok(&s, "OUTPUTS", e) || file_write(run_file(path, r, "OUTPUTS"), str_c(&s), s.len, e);
     str_free(&s);
     log_tee(NULL);
     lock_drop(run_file(path, r, "LOCK"));

@@ -24,13 +24,14 @@ struct run {
 void run_key(const char *key_text, char key[65]);
 enum run_state run_state(const char *dir, const char *key);
 /*
- * Opens for running: takes the lock, makes the folders, writes key.txt and stage.yaml. Partial runs with the same key are resumed as they stand. A directory with another key is E_USAGE unless force, which removes it.
- * A directory made by a newer program is E_USAGE.
+ * Opens for running: takes the lock, makes the folders, writes key.txt and stage.yaml. Partial runs with the same key are resumed as
+ * they stand. A directory with another key is E_USAGE unless force, which removes it. A directory made by a newer program is E_USAGE.
  */
 int run_open(struct run *r, const char *dir, const char *key_text, const char *stage_yaml, bool force, struct err *e);
 /* Hashes, writes RESULT and OUTPUTS, timing and provenance, removes work/, drops the lock. */
 int run_commit(struct run *r, const char *result, struct err *e);
-/* After a kill between the last rename and the end of run_commit: drops a stale lock and temporary files of a complete run. A live lock is left alone. */
+/* After a kill between the last rename and the end of run_commit: drops a stale lock and temporary files of a complete run. A live lock
+ * is left alone. */
 void run_tidy(const char *dir);
 /* Keeps what is there (resumable), records the time spent, drops the lock. */
 void run_abort(struct run *r, int exit_code);

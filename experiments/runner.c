@@ -221,7 +221,8 @@ void plan_print(const struct plan *p, bool dot, struct str *out)
             seconds += n->cost.seconds;
         }
     }
-    str_printf(out, "%zu stages: %d done, %d shared, %d to run: %.0f tokens, %.3g FLOP, at most %.2f GiB", p->n, done, shared, todo, tokens, flops, mem / (1 << 30));
+    str_printf(out, "%zu stages: %d done, %d shared, %d to run: %.0f tokens, %.3g FLOP, at most %.2f GiB", p->n, done, shared, todo, tokens,
+               flops, mem / (1 << 30));
     if (seconds > 0)
         str_printf(out, ", about %.0f min", seconds / 60);
     str_puts(out, "\n");

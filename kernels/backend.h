@@ -1,12 +1,12 @@
 /*
- * A backend: one device, one table of coarse operations (kernels/ops.h has a descriptor struct for each). An instance holds everything; there are no globals.
- * CPU, reference (float, double) and CUDA instances can live in one process, which is how every op is tested.
+ * A backend: one device, one table of coarse operations (kernels/ops.h has a descriptor struct for each). An instance holds everything;
+ * there are no globals. CPU, reference (float, double) and CUDA instances can live in one process, which is how every op is tested.
  *
- * Errors: ops return void and set the backend's sticky error (first one wins); be_sync reports and keeps it. After an error ops do nothing.
- * Memory: be_alloc gives device memory, zeroed, 64-byte aligned. On the CPU device memory is host memory and views may point anywhere.
- * Data types: `act` is the type of activations and weights as ops see them (F32 cpu and ref32, F64 ref64, BF16 or F32 cuda). Statistics (lse, rstd, gates, states, losses)
- * are `stat`: F32, on ref64 F64.
- * Determinism: "strict" (same bits for any thread count, batch composition and instruction set) on cpu and ref, "run" on cuda. No atomics in reductions.
+ * Errors: ops return void and set the backend's sticky error (first one wins); be_sync reports and keeps it. After an error ops do
+ * nothing. Memory: be_alloc gives device memory, zeroed, 64-byte aligned. On the CPU device memory is host memory and views may point
+ * anywhere. Data types: `act` is the type of activations and weights as ops see them (F32 cpu and ref32, F64 ref64, BF16 or F32 cuda).
+ * Statistics (lse, rstd, gates, states, losses) are `stat`: F32, on ref64 F64. Determinism: "strict" (same bits for any thread count,
+ * batch composition and instruction set) on cpu and ref, "run" on cuda. No atomics in reductions.
  */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
@@ -34,9 +34,10 @@ static inline struct view view_at(struct view v, int64_t off, int64_t n)
 #define NO_VIEW ((struct view){0})
 
 /*
- * Sequences packed one after another, without padding: rows = q_off[n]. Sequence s has queries q_off[s]..q_off[s+1]-1. Its keys are kv_len[s] rows that begin at kv row
- * kv_off[s]; the queries are the LAST of them (bottom-right causal), so that a prefix may sit in a cache. kv_off NULL: keys are the same rows as the queries.
- * The arrays are host memory; d_* are the same on the device (equal pointers on the CPU).
+ * Sequences packed one after another, without padding: rows = q_off[n]. Sequence s has queries q_off[s]..q_off[s+1]-1. Its keys are
+ * kv_len[s] rows that begin at kv row kv_off[s]; the queries are the LAST of them (bottom-right causal), so that a prefix may sit in a
+ * cache. kv_off NULL: keys are the same rows as the queries. The arrays are host memory; d_* are the same on the device (equal pointers
+ * on the CPU).
  */
 struct seqs {
     int32_t n;

@@ -15,8 +15,8 @@ struct lme_store {
     struct str all; /* the file's final text */
     bool locked;
 };
-/* Takes the folder's lock. A file with another key is E_USAGE unless force, then it, results.json and samples are removed. A torn last line is cut
- * off. */
+/* Takes the folder's lock. A file with another key is E_USAGE unless force, then it, results.json and samples are removed. A torn last
+ * line is cut off. */
 int store_open(struct lme_store *s, const char *dir, const char *key, bool force, struct err *e);
 /* Marks the requests that are known. A record of other ids is E_INPUT. */
 int store_fill(const struct lme_store *s, const struct lme_task *t, struct lme_set *set, struct err *e);

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const arch_names[] = {[ARCH_QWEN2] = "qwen2", [ARCH_QWEN3] = "qwen3", [ARCH_LLAMA] = "llama", [ARCH_GATED_DELTANET] = "gated_deltanet"};
+static const char *const arch_names[] = {[ARCH_QWEN2] = "qwen2", [ARCH_QWEN3] = "qwen3", [ARCH_LLAMA] = "llama",
+                                         [ARCH_GATED_DELTANET] = "gated_deltanet"};
 static const char *const mixer_names[] = {[MIX_FULL] = "full", [MIX_WINDOW] = "window", [MIX_GDN] = "gdn"};
 
 const char *mcfg_arch_name(enum mcfg_arch a)
@@ -65,15 +66,16 @@ int mcfg_copy(struct mcfg *dst, const struct mcfg *src, struct err *e)
 
 static bool rope_equal(const struct mcfg_rope *a, const struct mcfg_rope *b)
 {
-    return a->kind == b->kind && a->theta == b->theta && a->factor == b->factor && a->low == b->low && a->high == b->high && a->original == b->original &&
-           a->attention_factor == b->attention_factor && a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow && a->truncate == b->truncate &&
-           memcmp(a->factors, b->factors, sizeof a->factors) == 0;
+    return a->kind == b->kind && a->theta == b->theta && a->factor == b->factor && a->low == b->low && a->high == b->high &&
+        a->original == b->original && a->attention_factor == b->attention_factor && a->beta_fast == b->beta_fast &&
+        a->beta_slow == b->beta_slow && a->truncate == b->truncate && memcmp(a->factors, b->factors, sizeof a->factors) == 0;
 }
 
 static bool gdn_equal(const struct mcfg_gdn *a, const struct mcfg_gdn *b)
 {
     return a->heads == b->heads && a->v_heads == b->v_heads && a->head_k_dim == b->head_k_dim && a->head_v_dim == b->head_v_dim &&
-           a->conv_size == b->conv_size && a->use_gate == b->use_gate && a->allow_neg_eigval == b->allow_neg_eigval && a->norm_eps == b->norm_eps;
+        a->conv_size == b->conv_size && a->use_gate == b->use_gate && a->allow_neg_eigval == b->allow_neg_eigval &&
+        a->norm_eps == b->norm_eps;
 }
 
 static bool dashlab_equal(const struct mcfg_dashlab *a, const struct mcfg_dashlab *b)
@@ -85,9 +87,9 @@ static bool dashlab_equal(const struct mcfg_dashlab *a, const struct mcfg_dashla
 bool mcfg_equal(const struct mcfg *a, const struct mcfg *b)
 {
     bool same = a->arch == b->arch && a->layout == b->layout && a->L == b->L && a->d == b->d && a->H == b->H && a->G == b->G &&
-                a->head_dim == b->head_dim && a->F == b->F && a->N == b->N && a->max_pos == b->max_pos && a->eps == b->eps &&
-                a->tie_embeddings == b->tie_embeddings && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias && a->mlp_bias == b->mlp_bias &&
-                a->qk_norm == b->qk_norm && a->bos == b->bos && a->pad == b->pad && a->n_eos == b->n_eos;
+        a->head_dim == b->head_dim && a->F == b->F && a->N == b->N && a->max_pos == b->max_pos && a->eps == b->eps &&
+        a->tie_embeddings == b->tie_embeddings && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias && a->mlp_bias == b->mlp_bias &&
+        a->qk_norm == b->qk_norm && a->bos == b->bos && a->pad == b->pad && a->n_eos == b->n_eos;
     for (int i = 0; same && i < a->n_eos; i++)
         same = a->eos[i] == b->eos[i];
     for (int64_t l = 0; same && l < a->L; l++)
@@ -216,7 +218,8 @@ void cfg_inv_freq(const struct mcfg *c, float *inv_freq, float *attention_factor
             if (w > (float)(r->original / r->low)) {
                 f = plain / factor;
             } else if (!(w < (float)(r->original / r->high))) {
-                float t = ((float)r->original / w - (float)r->low) / (float)(r->high - r->low), a = (1.0f - t) * plain / factor, b = t * plain;
+                float t = ((float)r->original / w - (float)r->low) / (float)(r->high - r->low), a = (1.0f - t) * plain / factor,
+                    b = t * plain;
                 f = a + b;
             }
             break;

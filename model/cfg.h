@@ -1,7 +1,8 @@
 /*
- * Model configuration: one value struct for every source. Read from config.json (transformers 4 and 5 forms of Qwen2/2.5, Qwen3, Llama 3.x, SmolLM2), from
- * GGUF metadata (llama, qwen2, qwen3), and from fla's gated_deltanet config with or without the key `dashlab`. Unknown keys are ignored; a key that would
- * change the computation in a way that is not implemented (activation, rope type, partial rotary, mixture of experts...) is refused by name. Errors: E_INPUT.
+ * Model configuration: one value struct for every source. Read from config.json (transformers 4 and 5 forms of Qwen2/2.5, Qwen3, Llama
+ * 3.x, SmolLM2), from GGUF metadata (llama, qwen2, qwen3), and from fla's gated_deltanet config with or without the key `dashlab`.
+ * Unknown keys are ignored; a key that would change the computation in a way that is not implemented (activation, rope type, partial
+ * rotary, mixture of experts...) is refused by name. Errors: E_INPUT.
  */
 #ifndef MODEL_CFG_H
 #define MODEL_CFG_H
@@ -75,7 +76,8 @@ struct mcfg {
     struct mcfg_dashlab dashlab;
 };
 
-/* path: a folder with config.json (generation_config.json, chat_template.jinja and tokenizer_config.json are looked at too), a *.json file, or a *.gguf file. */
+/* path: a folder with config.json (generation_config.json, chat_template.jinja and tokenizer_config.json are looked at too), a *.json
+ * file, or a *.gguf file. */
 int mcfg_load(struct mcfg *c, const char *path, struct err *e);
 int mcfg_parse(struct mcfg *c, const char *name, const char *text, size_t len, struct err *e); /* config.json text */
 int mcfg_from_gguf(struct mcfg *c, const struct gguf *g, struct err *e);
@@ -94,17 +96,20 @@ bool mixer_parse(const char *s, enum mixer_kind *out); /* also "linear" for gdn 
  * Rotary frequencies, head_dim/2 of them, and the factor on cos and sin. f[i] = 1 / theta^(2i/head_dim), then
  *   linear  f / factor
  *   llama3  w = 2 pi / f; w > original/low: f/factor; w < original/high: f; else t = (original/w - low)/(high - low): (1-t) f/factor + t f
- *   yarn    cd(n) = head_dim ln(original/(2 pi n)) / (2 ln theta); lo = max(floor cd(beta_fast), 0); hi = min(ceil cd(beta_slow), head_dim-1);
+ *   yarn    cd(n) = head_dim ln(original/(2 pi n)) / (2 ln theta); lo = max(floor cd(beta_fast), 0); hi = min(ceil cd(beta_slow),
+ *     head_dim-1);
  *           r = clamp((i-lo)/(hi-lo), 0, 1); (f/factor) r + f (1-r)
  *   factors f / factors[i]
- * The float32 form rounds every step to float32, as the reference does; its power differs from other libraries in the last bit for some i (1.2e-7 relative).
+ * The float32 form rounds every step to float32, as the reference does; its power differs from other libraries in the last bit for some
+ * i (1.2e-7 relative).
  */
 void cfg_inv_freq(const struct mcfg *c, float *inv_freq, float *attention_factor);
 void cfg_inv_freq_f64(const struct mcfg *c, double *inv_freq, double *attention_factor);
 
 /*
- * Tensors that a model of this configuration has, by canonical name (Hugging Face's for Qwen2/Llama; a GDN layer's stand under self_attn too). Calls fn for each
- * in a fixed order: embedding, layers, final norm, lm_head unless tied. fn returns 0 to go on; its other value is returned.
+ * Tensors that a model of this configuration has, by canonical name (Hugging Face's for Qwen2/Llama; a GDN layer's stand under self_attn
+ * too). Calls fn for each in a fixed order: embedding, layers, final norm, lm_head unless tied. fn returns 0 to go on; its other value
+ * is returned.
  */
 int mcfg_each_tensor(const struct mcfg *c, int (*fn)(void *ctx, const char *name, int ndim, const int64_t *shape), void *ctx);
 int64_t mcfg_params(const struct mcfg *c); /* sum of their sizes */
@@ -113,12 +118,14 @@ char *mcfg_disk_name(enum mcfg_layout layout, const char *canonical, char dst[25
 /* And back; an unknown name comes back as it is. */
 char *mcfg_canonical_name(enum mcfg_layout layout, const char *disk, char dst[256]);
 
-/* Whether a Hugging Face class of this architecture holds the model exactly (no GDN; Llama: no window; one window length; its biases and norms). What it does not
-   hold is written in fla's layout: set c->layout = LAYOUT_FLA before naming tensors. */
+/* Whether a Hugging Face class of this architecture holds the model exactly (no GDN; Llama: no window; one window length; its biases and
+ * norms). What it does not hold is written in fla's layout: set c->layout = LAYOUT_FLA before naming tensors. */
 bool mcfg_plain(const struct mcfg *c);
 /*
- * config.json. Plain models of LAYOUT_HF: transformers 4 form of their architecture, with layer_types when some layer is a window. All others: fla's gated_deltanet
- * form plus `dashlab` (mixers, windows, family, head_dim, rope, biases, GDN shapes and state layout, teacher, KV expansion). dtype: "float32", "bfloat16", "float16" of the weights. mcfg_parse of the text gives an equal struct (the chat template lives elsewhere).
+ * config.json. Plain models of LAYOUT_HF: transformers 4 form of their architecture, with layer_types when some layer is a window. All
+ * others: fla's gated_deltanet form plus `dashlab` (mixers, windows, family, head_dim, rope, biases, GDN shapes and state layout,
+ * teacher, KV expansion). dtype: "float32", "bfloat16", "float16" of the weights. mcfg_parse of the text gives an equal struct (the chat
+ * template lives elsewhere).
  */
 int mcfg_write_json(const struct mcfg *c, const char *dtype, struct str *out, struct err *e);
 

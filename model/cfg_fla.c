@@ -1,4 +1,5 @@
-/* config.json of fla's gated_deltanet: GDN layers, and layers of softmax attention listed under `attn`; dashlab's own facts under `dashlab`. */
+/* config.json of fla's gated_deltanet: GDN layers, and layers of softmax attention listed under `attn`; dashlab's own facts under
+ * `dashlab`. */
 #include <math.h>
 #include <string.h>
 
@@ -32,7 +33,8 @@ static int read_gdn(struct mcfg *c, const struct jdoc *d, struct err *e)
     TRY(jget_f64_opt(d, r, "", "expand_v", &expand, e));
     double v = (double)g->head_k_dim * expand;
     if (!(v >= 1 && v <= MCFG_MAX_HEAD_DIM) || fabs(v - floor(v + 0.5)) > 1e-6)
-        return ERR(e, E_INPUT, "%s: head_dim %" PRId64 " times expand_v %g is not a whole head size (1 to %d)", d->file, g->head_k_dim, expand, MCFG_MAX_HEAD_DIM);
+        return ERR(e, E_INPUT, "%s: head_dim %" PRId64 " times expand_v %g is not a whole head size (1 to %d)", d->file, g->head_k_dim,
+                   expand, MCFG_MAX_HEAD_DIM);
     g->head_v_dim = (int64_t)floor(v + 0.5);
     g->use_gate = true;
     TRY(jget_bool_opt(d, r, "", "use_gate", &g->use_gate, e));
@@ -55,7 +57,8 @@ struct spec { /* what all attention specs must agree in */
     double theta;
 };
 
-static int read_spec_layers(struct mcfg *c, const struct jdoc *d, const json_t *s, const char *where, int64_t window, bool taken[MCFG_MAX_LAYERS], struct err *e)
+static int read_spec_layers(struct mcfg *c, const struct jdoc *d, const json_t *s, const char *where, int64_t window,
+                            bool taken[MCFG_MAX_LAYERS], struct err *e)
 {
     const json_t *layers;
     TRY(jget_arr(d, s, where, "layers", &layers, e));
@@ -73,7 +76,8 @@ static int read_spec_layers(struct mcfg *c, const struct jdoc *d, const json_t *
     return 0;
 }
 
-static int read_spec(struct mcfg *c, const struct jdoc *d, const json_t *s, size_t at, bool taken[MCFG_MAX_LAYERS], struct spec *all, struct err *e)
+static int read_spec(struct mcfg *c, const struct jdoc *d, const json_t *s, size_t at, bool taken[MCFG_MAX_LAYERS], struct spec *all,
+                     struct err *e)
 {
     char where[32];
     struct spec x = {.theta = 10000};
@@ -91,8 +95,11 @@ static int read_spec(struct mcfg *c, const struct jdoc *d, const json_t *s, size
     TRY(jget_f64_opt(d, s, where, "rope_theta", &x.theta, e));
     if (!at)
         *all = x;
-    if (x.heads != all->heads || x.kv_heads != all->kv_heads || x.qkv_bias != all->qkv_bias || x.qk_norm != all->qk_norm || x.theta != all->theta)
-        return ERR(e, E_INPUT, "%s: %s differs from attn[0] in heads, biases, norms or rope_theta; one attention shape a model is supported", d->file, where);
+    if (x.heads != all->heads || x.kv_heads != all->kv_heads || x.qkv_bias != all->qkv_bias || x.qk_norm != all->qk_norm ||
+        x.theta != all->theta)
+        return ERR(e, E_INPUT,
+                   "%s: %s differs from attn[0] in heads, biases, norms or rope_theta; one attention shape a model is supported", d->file,
+                   where);
     return 0;
 }
 
@@ -127,8 +134,8 @@ static int read_mixers(const struct mcfg *c, const struct jdoc *d, const json_t 
     TRY(jget_arr(d, o, "dashlab", "mixers", &m, e));
     TRY(jget_arr(d, o, "dashlab", "windows", &w, e));
     if (json_array_size(m) != (size_t)c->L || json_array_size(w) != (size_t)c->L)
-        return ERR(e, E_INPUT, "%s: dashlab.mixers has %zu entries, dashlab.windows %zu (expected num_hidden_layers = %" PRId64 ")", d->file,
-                   json_array_size(m), json_array_size(w), c->L);
+        return ERR(e, E_INPUT, "%s: dashlab.mixers has %zu entries, dashlab.windows %zu (expected num_hidden_layers = %" PRId64 ")",
+                   d->file, json_array_size(m), json_array_size(w), c->L);
     for (int64_t l = 0; l < c->L; l++) {
         const char *s = json_string_value(json_array_get(m, (size_t)l));
         const json_t *x = json_array_get(w, (size_t)l);
@@ -136,8 +143,8 @@ static int read_mixers(const struct mcfg *c, const struct jdoc *d, const json_t 
         if (!s || !mixer_parse(s, &k))
             return ERR(e, E_INPUT, "%s: dashlab.mixers[%" PRId64 "] is '%.40s' (full, window or gdn)", d->file, l, s ? s : "no string");
         if (k != c->mixer[l] || !json_is_integer(x) || json_integer_value(x) != c->window[l])
-            return ERR(e, E_INPUT, "%s: dashlab says layer %" PRId64 " is '%s', attn says '%s' with window %" PRId64, d->file, l, s, mixer_name(c->mixer[l]),
-                       c->window[l]);
+            return ERR(e, E_INPUT, "%s: dashlab says layer %" PRId64 " is '%s', attn says '%s' with window %" PRId64, d->file, l, s,
+                       mixer_name(c->mixer[l]), c->window[l]);
     }
     return 0;
 }
@@ -149,7 +156,8 @@ static int read_dash_attention(struct mcfg *c, const struct jdoc *d, const json_
     TRY(jget_i64(d, a, where, "num_heads", 1, 4096, &h, e));
     TRY(jget_i64(d, a, where, "num_kv_heads", 1, 4096, &g, e));
     if (c->H && (h != c->H || g != c->G))
-        return ERR(e, E_INPUT, "%s: dashlab.attention has %" PRId64 "/%" PRId64 " heads, attn %" PRId64 "/%" PRId64, d->file, h, g, c->H, c->G);
+        return ERR(e, E_INPUT, "%s: dashlab.attention has %" PRId64 "/%" PRId64 " heads, attn %" PRId64 "/%" PRId64, d->file, h, g, c->H,
+                   c->G);
     c->H = h;
     c->G = g;
     TRY(jget_i64(d, a, where, "head_dim", 1, MCFG_MAX_HEAD_DIM, &c->head_dim, e));
@@ -185,7 +193,8 @@ static int read_teacher(struct mcfg *c, const struct jdoc *d, const json_t *o, s
     TRY(jget_str_opt(d, o, "dashlab", "kv_expand", &expand, e));
     struct mcfg_dashlab *s = &c->dashlab;
     if (strlen(name) >= sizeof s->teacher || strlen(hash) >= sizeof s->teacher_sha256 || strlen(run) >= sizeof s->run)
-        return ERR(e, E_INPUT, "%s: dashlab.teacher or dashlab.run is too long (name below %zu bytes, hash and run below 65)", d->file, sizeof s->teacher);
+        return ERR(e, E_INPUT, "%s: dashlab.teacher or dashlab.run is too long (name below %zu bytes, hash and run below 65)", d->file,
+                   sizeof s->teacher);
     strcpy(s->teacher, name);
     strcpy(s->teacher_sha256, hash);
     strcpy(s->run, run);
@@ -209,8 +218,8 @@ static int read_dashlab(struct mcfg *c, const struct jdoc *d, const json_t *o, s
     c->dashlab.present = true;
     TRY(jget_i64(d, o, "dashlab", "version", 1, INT32_MAX, &c->dashlab.version, e));
     if (c->dashlab.version > MCFG_DASHLAB_VERSION)
-        return ERR(e, E_INPUT, "%s: dashlab.version is %" PRId64 "; this program reads up to %d, take a newer one", d->file, c->dashlab.version,
-                   MCFG_DASHLAB_VERSION);
+        return ERR(e, E_INPUT, "%s: dashlab.version is %" PRId64 "; this program reads up to %d, take a newer one", d->file,
+                   c->dashlab.version, MCFG_DASHLAB_VERSION);
     TRY(jget_str_opt(d, o, "dashlab", "family", &family, e));
     int arch = -1;
     for (int i = ARCH_QWEN2; i <= ARCH_GATED_DELTANET; i++)

@@ -40,16 +40,20 @@ static int read_sizes(struct mcfg *c, struct keys *k, struct err *e)
         v = c->head_dim;
         TRY(gguf_i64_opt(g, key(k, "attention.value_length"), 1, MCFG_MAX_HEAD_DIM, &v, e));
         if (v != c->head_dim)
-            return ERR(e, E_INPUT, "%s: attention.key_length %" PRId64 " and value_length %" PRId64 " differ, which is not supported", g->path, c->head_dim, v);
+            return ERR(e, E_INPUT, "%s: attention.key_length %" PRId64 " and value_length %" PRId64 " differ, which is not supported",
+                       g->path, c->head_dim, v);
     } else if (c->d % c->H) {
-        return ERR(e, E_INPUT, "%s: embedding_length %" PRId64 " is not a multiple of %" PRId64 " heads, and there is no attention.key_length", g->path, c->d, c->H);
+        return ERR(e, E_INPUT,
+                   "%s: embedding_length %" PRId64 " is not a multiple of %" PRId64 " heads, and there is no attention.key_length", g->path,
+                   c->d, c->H);
     } else {
         c->head_dim = c->d / c->H;
     }
     int64_t rot = c->head_dim;
     TRY(gguf_i64_opt(g, key(k, "rope.dimension_count"), 0, MCFG_MAX_HEAD_DIM, &rot, e));
     if (rot != c->head_dim)
-        return ERR(e, E_INPUT, "%s: rope.dimension_count is %" PRId64 ", head_dim %" PRId64 "; only full rotary positions are supported", g->path, rot, c->head_dim);
+        return ERR(e, E_INPUT, "%s: rope.dimension_count is %" PRId64 ", head_dim %" PRId64 "; only full rotary positions are supported",
+                   g->path, rot, c->head_dim);
     return 0;
 }
 
@@ -79,8 +83,9 @@ static int read_rope_freqs(struct mcfg *c, const struct gguf *g, struct err *e)
     if (!t)
         return 0;
     if (t->type != GGML_F32 || t->n != c->head_dim / 2)
-        return ERR(e, E_INPUT, "%s: tensor 'rope_freqs.weight' has %" PRId64 " values of type %" PRIu32 " (expected head_dim/2 = %" PRId64 " of F32)", g->path, t->n,
-                   t->type, c->head_dim / 2);
+        return ERR(e, E_INPUT,
+                   "%s: tensor 'rope_freqs.weight' has %" PRId64 " values of type %" PRIu32 " (expected head_dim/2 = %" PRId64 " of F32)",
+                   g->path, t->n, t->type, c->head_dim / 2);
     if (r->kind != ROPE_NONE)
         return ERR(e, E_INPUT, "%s: both rope.scaling.type and the tensor 'rope_freqs.weight' change the rotary frequencies", g->path);
     TRY(ggml_to_f32(GGML_F32, t->data, 0, t->n, r->factors, e));
@@ -136,7 +141,8 @@ static int read_vocab(struct mcfg *c, const struct gguf *g, struct err *e)
     if (!t)
         return ERR(e, E_INPUT, "%s: tensor 'token_embd.weight' is missing", g->path);
     if (t->ndim != 2 || t->ne[0] != c->d || t->ne[1] > 1 << 24)
-        return ERR(e, E_INPUT, "%s: tensor 'token_embd.weight' is %" PRId64 " x %" PRId64 ", but embedding_length is %" PRId64, g->path, t->ne[1], t->ne[0], c->d);
+        return ERR(e, E_INPUT, "%s: tensor 'token_embd.weight' is %" PRId64 " x %" PRId64 ", but embedding_length is %" PRId64, g->path,
+                   t->ne[1], t->ne[0], c->d);
     c->N = t->ne[1];
     c->bos = c->pad = -1;
     TRY(gguf_i64_opt(g, "tokenizer.ggml.bos_token_id", 0, INT32_MAX, &c->bos, e));
@@ -169,7 +175,8 @@ static int read_gguf(struct mcfg *c, const struct gguf *g, struct err *e)
             snprintf(k.prefix, sizeof k.prefix, "%s", mcfg_arch_name(archs[i]));
         }
     if (!k.prefix[0])
-        return ERR(e, E_INPUT, "%s: general.architecture '%.*s' is not supported (llama, qwen2, qwen3)", g->path, (int)MIN(arch.n, 60), arch.p);
+        return ERR(e, E_INPUT, "%s: general.architecture '%.*s' is not supported (llama, qwen2, qwen3)", g->path, (int)MIN(arch.n, 60),
+                   arch.p);
     TRY(gguf_i64_opt(g, key(&k, "expert_count"), 0, INT32_MAX, &experts, e));
     if (experts)
         return ERR(e, E_INPUT, "%s: a mixture of %" PRId64 " experts; only dense feed-forward layers are supported", g->path, experts);

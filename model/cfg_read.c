@@ -50,7 +50,8 @@ static int read_factors(struct mcfg *c, const struct jdoc *d, const json_t *o, c
     const json_t *v;
     TRY(jget_arr(d, o, where, "factors", &v, e));
     if (json_array_size(v) != (size_t)c->head_dim / 2)
-        return ERR(e, E_INPUT, "%s: %s.factors has %zu entries (expected head_dim/2 = %" PRId64 ")", d->file, where, json_array_size(v), c->head_dim / 2);
+        return ERR(e, E_INPUT, "%s: %s.factors has %zu entries (expected head_dim/2 = %" PRId64 ")", d->file, where, json_array_size(v),
+                   c->head_dim / 2);
     c->rope.kind = ROPE_FACTORS;
     for (size_t i = 0; i < json_array_size(v) && i < ARRAY_LEN(c->rope.factors); i++) {
         if (!json_is_number(json_array_get(v, i)))
@@ -169,12 +170,14 @@ static int read_arch(struct mcfg *c, const struct jdoc *d, struct err *e)
     if (!type && !cls)
         return ERR(e, E_INPUT, "%s: neither model_type nor architectures says what model this is", d->file);
     if (cfg_is_set(d->root, "num_experts") || cfg_is_set(d->root, "num_local_experts") || (type && strstr(type, "moe")))
-        return ERR(e, E_INPUT, "%s: '%.60s' is a mixture of experts; only dense feed-forward layers are supported", d->file, type ? type : cls);
+        return ERR(e, E_INPUT, "%s: '%.60s' is a mixture of experts; only dense feed-forward layers are supported", d->file,
+                   type ? type : cls);
     for (size_t i = 0; i < ARRAY_LEN(known); i++) {
         if (strcmp(type ? type : cls, type ? known[i].type : known[i].cls) != 0)
             continue;
         if (cls && strcmp(cls, known[i].cls) != 0)
-            return ERR(e, E_INPUT, "%s: architectures names '%.60s', but only %s of model_type '%s' is supported", d->file, cls, known[i].cls, type);
+            return ERR(e, E_INPUT, "%s: architectures names '%.60s', but only %s of model_type '%s' is supported", d->file, cls,
+                       known[i].cls, type);
         c->arch = known[i].arch;
         return 0;
     }
@@ -189,7 +192,8 @@ static int read_layer_types(struct mcfg *c, const struct jdoc *d, const json_t *
         const char *s = json_string_value(json_array_get(v, (size_t)l));
         bool slides = s && strcmp(s, "sliding_attention") == 0;
         if (!slides && (!s || strcmp(s, "full_attention") != 0))
-            return ERR(e, E_INPUT, "%s: layer_types[%" PRId64 "] is '%.60s' (full_attention or sliding_attention)", d->file, l, s ? s : "no string");
+            return ERR(e, E_INPUT, "%s: layer_types[%" PRId64 "] is '%.60s' (full_attention or sliding_attention)", d->file, l,
+                       s ? s : "no string");
         if (slides && window < 1)
             return ERR(e, E_INPUT, "%s: layer_types[%" PRId64 "] is sliding_attention, but sliding_window is missing", d->file, l);
         if (slides && c->arch == ARCH_LLAMA)
@@ -241,8 +245,9 @@ static int read_sizes(struct mcfg *c, const struct jdoc *d, struct err *e)
     TRY(jget_i64_opt(d, r, "", "head_dim", 1, MCFG_MAX_HEAD_DIM, &c->head_dim, e));
     if (!c->head_dim) {
         if (c->d % c->H)
-            return ERR(e, E_INPUT, "%s: hidden_size %" PRId64 " is not a multiple of num_attention_heads %" PRId64 ", and there is no head_dim", d->file, c->d,
-                       c->H);
+            return ERR(e, E_INPUT,
+                       "%s: hidden_size %" PRId64 " is not a multiple of num_attention_heads %" PRId64 ", and there is no head_dim",
+                       d->file, c->d, c->H);
         c->head_dim = c->d / c->H;
     }
     return 0;
@@ -281,7 +286,8 @@ static int read_root(struct mcfg *c, const struct jdoc *d, struct err *e)
         return ERR(e, E_INPUT, "%s: not a JSON object", d->file);
     TRY(read_arch(c, d, e));
     if (cfg_is_set(d->root, "quantization_config"))
-        return ERR(e, E_INPUT, "%s: quantization_config: packed weights are not supported; use the unquantised model or a GGUF file", d->file);
+        return ERR(e, E_INPUT, "%s: quantization_config: packed weights are not supported; use the unquantised model or a GGUF file",
+                   d->file);
     if (c->arch == ARCH_GATED_DELTANET)
         TRY(cfg_read_fla(c, d, e));
     else

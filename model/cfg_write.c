@@ -59,7 +59,8 @@ static void write_ids(const struct mcfg *c, struct jw *w)
 static void write_rope(const struct mcfg *c, struct jw *w)
 {
     const struct mcfg_rope *r = &c->rope;
-    static const char *const names[] = {[ROPE_NONE] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", [ROPE_FACTORS] = "factors"};
+    static const char *const names[] = {[ROPE_NONE] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn",
+                                        [ROPE_FACTORS] = "factors"};
     if (r->kind != ROPE_NONE && r->kind != ROPE_FACTORS)
         jw_kf64(w, "factor", r->factor);
     if (r->kind == ROPE_LLAMA3) {
@@ -129,7 +130,8 @@ static void write_one_name(struct jw *w, const char *key, const char *name)
 
 static void write_hf(const struct mcfg *c, const char *dtype, struct jw *w)
 {
-    static const char *const cls[] = {[ARCH_QWEN2] = "Qwen2ForCausalLM", [ARCH_QWEN3] = "Qwen3ForCausalLM", [ARCH_LLAMA] = "LlamaForCausalLM"};
+    static const char *const cls[] = {[ARCH_QWEN2] = "Qwen2ForCausalLM", [ARCH_QWEN3] = "Qwen3ForCausalLM",
+                                      [ARCH_LLAMA] = "LlamaForCausalLM"};
     write_one_name(w, "architectures", cls[c->arch]);
     if (c->arch != ARCH_QWEN2)
         jw_kbool(w, "attention_bias", c->qkv_bias);

@@ -84,8 +84,8 @@ static void add_st(struct ckfile *k, const struct st_file *f)
         const struct st_tensor *t = &f->t[i];
         struct entry *x = &k->v[k->n++];
         x->st = t;
-        x->pub = (struct ck_tensor){.name = t->name, .file_name = t->name, .dtype = st_dtype_name(t->dtype), .ndim = t->ndim, .shape = t->shape, .n = t->n,
-                                    .bytes = t->bytes, .file = path_base(f->path), .readable = true};
+        x->pub = (struct ck_tensor){.name = t->name, .file_name = t->name, .dtype = st_dtype_name(t->dtype), .ndim = t->ndim,
+                                    .shape = t->shape, .n = t->n, .bytes = t->bytes, .file = path_base(f->path), .readable = true};
     }
 }
 
@@ -128,8 +128,9 @@ static int take_gguf(struct ckfile *k, struct err *e)
         for (int d = 0; d < t->ndim; d++)
             shape[d] = t->ne[t->ndim - 1 - d];
         x->gt = t;
-        x->pub = (struct ck_tensor){.name = hf_name(&k->mem, name, &part), .file_name = name, .dtype = ggml_type_name(t->type), .ndim = t->ndim,
-                                    .shape = shape, .n = t->n, .bytes = t->bytes, .file = path_base(g->path), .readable = ggml_can_read(t->type)};
+        x->pub = (struct ck_tensor){.name = hf_name(&k->mem, name, &part), .file_name = name, .dtype = ggml_type_name(t->type),
+                                    .ndim = t->ndim, .shape = shape, .n = t->n, .bytes = t->bytes, .file = path_base(g->path),
+                                    .readable = ggml_can_read(t->type)};
         TRY(arena_ok(&k->mem, "checkpoint", e));
         if (llama && part)
             x->rope_heads = !k->has_cfg ? -1 : part == 'q' ? k->cfg.H : k->cfg.G;
@@ -183,7 +184,8 @@ static int open_kind(struct ckfile *k, const char *path, struct err *e)
     case CK_CONFIG:
     case CK_TOKENIZER: break;
     }
-    return ERR(e, E_INPUT, "%s: a %s holds no tensors (expected a model folder, .safetensors, .index.json or .gguf)", path, ckfile_kind_name(k->kind));
+    return ERR(e, E_INPUT, "%s: a %s holds no tensors (expected a model folder, .safetensors, .index.json or .gguf)", path,
+               ckfile_kind_name(k->kind));
 }
 
 int ckfile_open(struct ckfile **out, const char *path, struct err *e)
@@ -305,15 +307,17 @@ int ckfile_read_rows_f32(const struct ckfile *k, const struct ck_tensor *t, int6
     if (row < 0 || rows < 0 || rows > n_rows - row)
         BUG("tensor '%s': rows %" PRId64 " + %" PRId64 " of %" PRId64, t->name, row, rows, n_rows);
     if (!t->readable)
-        return ERR(e, E_INPUT, "%s: tensor '%s': type %s has no decoder here; convert the file to Q8_0, F16 or one of Q4_0 to Q6_K", t->file, t->file_name,
-                   t->dtype);
+        return ERR(e, E_INPUT, "%s: tensor '%s': type %s has no decoder here; convert the file to Q8_0, F16 or one of Q4_0 to Q6_K",
+                   t->file, t->file_name, t->dtype);
     if (!x->rope_heads)
         return read_elems(x, row * len, rows * len, dst, e);
     if (x->rope_heads < 0)
-        return ERR(e, E_INPUT, "%s: tensor '%s': its rows cannot be put in order without the model's metadata: %s", t->file, t->file_name, k->why);
+        return ERR(e, E_INPUT, "%s: tensor '%s': its rows cannot be put in order without the model's metadata: %s", t->file, t->file_name,
+                   k->why);
     int64_t hd = k->cfg.head_dim;
     if (n_rows != x->rope_heads * hd)
-        return ERR(e, E_INPUT, "%s: tensor '%s' has %" PRId64 " rows (expected %" PRId64 " heads of %" PRId64 ")", t->file, t->file_name, n_rows, x->rope_heads, hd);
+        return ERR(e, E_INPUT, "%s: tensor '%s' has %" PRId64 " rows (expected %" PRId64 " heads of %" PRId64 ")", t->file, t->file_name,
+                   n_rows, x->rope_heads, hd);
     for (int64_t r = row; r < row + rows; r++, dst += len) {
         int64_t i = r % hd, in_head = i < hd / 2 ? 2 * i : 2 * (i - hd / 2) + 1;
         TRY(read_elems(x, (r - i + in_head) * len, len, dst, e));
@@ -406,7 +410,8 @@ static int match_one(void *ctx, const char *name, int ndim, const int64_t *shape
     const struct ck_tensor *t = ckfile_find(m->k, name);
     shape_text(want, ndim, shape);
     if (!t && strcmp(name, "lm_head.weight") == 0)
-        return ERR(m->e, E_INPUT, "tensor 'lm_head.weight' (%s) is missing; set tie_word_embeddings if the embedding is the output matrix", want);
+        return ERR(m->e, E_INPUT, "tensor 'lm_head.weight' (%s) is missing; set tie_word_embeddings if the embedding is the output matrix",
+                   want);
     if (!t)
         return ERR(m->e, E_INPUT, "tensor '%s' (%s) is missing", name, want);
     m->used[(const struct entry *)(const void *)t - m->k->v] = true;
@@ -441,8 +446,9 @@ int ckfile_match(const struct ckfile *k, const struct mcfg *c, struct err *e)
 
 const char *ckfile_kind_name(enum ckfile_kind k)
 {
-    static const char *const names[] = {[CK_FOLDER] = "model folder",  [CK_SAFETENSORS] = "safetensors file", [CK_INDEX] = "safetensors index",
-                                        [CK_GGUF] = "GGUF file",       [CK_CONFIG] = "model configuration",   [CK_TOKENIZER] = "tokenizer"};
+    static const char *const names[] = {[CK_FOLDER] = "model folder",  [CK_SAFETENSORS] = "safetensors file",
+                                        [CK_INDEX] = "safetensors index", [CK_GGUF] = "GGUF file",
+                                        [CK_CONFIG] = "model configuration",   [CK_TOKENIZER] = "tokenizer"};
     return names[k];
 }
 
@@ -461,7 +467,8 @@ static int kind_of_json(const char *path, enum ckfile_kind *out, struct err *e)
         rc = ERR(e, E_INPUT, "%s: not a JSON object", path);
     else if (json_object_get(d.root, "weight_map"))
         *out = CK_INDEX;
-    else if (json_object_get(d.root, "added_tokens") || json_object_get(d.root, "pre_tokenizer") || json_is_object(json_object_get(d.root, "model")))
+    else if (json_object_get(d.root, "added_tokens") || json_object_get(d.root, "pre_tokenizer") ||
+             json_is_object(json_object_get(d.root, "model")))
         *out = CK_TOKENIZER;
     else
         *out = CK_CONFIG;

@@ -1,8 +1,9 @@
 /*
- * A checkpoint as a list of named float tensors, whatever it is stored in: a Hugging Face folder (model.safetensors, or model.safetensors.index.json and
- * shards), a lone *.safetensors, a *.index.json, or a *.gguf. Names are Hugging Face's; GGUF names are mapped and the rows of q and k of llama-arch GGUF files are
- * put back in Hugging Face's order. Hybrids keep fla's names in the list; ckfile_find also takes the canonical names of cfg.h. Values are always float32.
- * Immutable after opening; threads may read at the same time. Errors: E_INPUT.
+ * A checkpoint as a list of named float tensors, whatever it is stored in: a Hugging Face folder (model.safetensors, or
+ * model.safetensors.index.json and shards), a lone *.safetensors, a *.index.json, or a *.gguf. Names are Hugging Face's; GGUF names are
+ * mapped and the rows of q and k of llama-arch GGUF files are put back in Hugging Face's order. Hybrids keep fla's names in the list;
+ * ckfile_find also takes the canonical names of cfg.h. Values are always float32. Immutable after opening; threads may read at the same
+ * time. Errors: E_INPUT.
  */
 #ifndef MODEL_CKFILE_H
 #define MODEL_CKFILE_H
@@ -44,10 +45,12 @@ int ckfile_weights_sha256(const struct ckfile *k, char hex[65], struct err *e);
 size_t ckfile_n_files(const struct ckfile *k);
 const char *ckfile_file_path(const struct ckfile *k, size_t i);
 
-/* Every tensor that the configuration needs is there with the right shape, and no other (rotary buffers and a tied lm_head are passed over). */
+/* Every tensor that the configuration needs is there with the right shape, and no other (rotary buffers and a tied lm_head are passed
+ * over). */
 int ckfile_match(const struct ckfile *k, const struct mcfg *c, struct err *e);
 
-/* What a path is and whether it is sound: opens and checks it; no values are decoded. tokenizer.json is only named (kind), the tokenizer's own reader checks it. */
+/* What a path is and whether it is sound: opens and checks it; no values are decoded. tokenizer.json is only named (kind), the
+ * tokenizer's own reader checks it. */
 enum ckfile_kind { CK_FOLDER, CK_SAFETENSORS, CK_INDEX, CK_GGUF, CK_CONFIG, CK_TOKENIZER };
 struct ckfile_summary {
     enum ckfile_kind kind;

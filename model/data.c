@@ -24,13 +24,12 @@ static int read_manifest(struct shard *s, char ids_hash[65], char mask_hash[65],
     const char *format = NULL, *tok = NULL, *ih = NULL, *mh = NULL;
     int64_t version = 0;
     int rc = jget_str(&d, d.root, "", "format", &format, e) || jget_i64(&d, d.root, "", "version", 1, 1 << 20, &version, e) ||
-             jget_i64(&d, d.root, "", "rows", 1, MAX_ROWS, &s->rows, e) || jget_i64(&d, d.root, "", "seq", 1, MAX_SEQ, &s->seq, e) ||
-             jget_i64(&d, d.root, "", "vocab", 1, MAX_VOCAB, &s->vocab, e) || jget_i64(&d, d.root, "", "tokens", 0, INT64_MAX, &s->tokens, e) ||
-             jget_i64(&d, d.root, "", "answer_tokens", 0, INT64_MAX, &s->answer_tokens, e) ||
-             jget_i64(&d, d.root, "", "ruler_rows", 0, MAX_ROWS, &s->ruler_rows, e) ||
-             jget_i64(&d, d.root, "", "text_rows", 0, MAX_ROWS, &s->text_rows, e) ||
-             jget_str(&d, d.root, "", "tokenizer_sha256", &tok, e) || jget_str(&d, d.root, "", "ids_sha256", &ih, e) ||
-             jget_str(&d, d.root, "", "mask_sha256", &mh, e);
+        jget_i64(&d, d.root, "", "rows", 1, MAX_ROWS, &s->rows, e) || jget_i64(&d, d.root, "", "seq", 1, MAX_SEQ, &s->seq, e) ||
+        jget_i64(&d, d.root, "", "vocab", 1, MAX_VOCAB, &s->vocab, e) || jget_i64(&d, d.root, "", "tokens", 0, INT64_MAX, &s->tokens, e) ||
+        jget_i64(&d, d.root, "", "answer_tokens", 0, INT64_MAX, &s->answer_tokens, e) || jget_i64(&d, d.root, "", "ruler_rows", 0, MAX_ROWS,
+        &s->ruler_rows, e) || jget_i64(&d, d.root, "", "text_rows", 0, MAX_ROWS, &s->text_rows, e) ||
+        jget_str(&d, d.root, "", "tokenizer_sha256", &tok, e) || jget_str(&d, d.root, "", "ids_sha256", &ih, e) ||
+        jget_str(&d, d.root, "", "mask_sha256", &mh, e);
     if (rc == 0 && strcmp(format, "dashlab-tokens"))
         rc = ERR(e, E_INPUT, "'%s': format is '%s', not 'dashlab-tokens'", path, format);
     if (rc == 0 && version != SHARD_VERSION)
@@ -52,7 +51,8 @@ static int check_size(const char *path, size_t have, int64_t rows, int64_t seq, 
 {
     size_t want = 0;
     if (!mul_size((size_t)rows, (size_t)seq, &want) || !mul_size(want, unit, &want) || want != have)
-        return ERR(e, E_INPUT, "'%s': %zu bytes, but shard.json says %" PRId64 " rows of %" PRId64 " tokens (%zu bytes)", path, have, rows, seq, want);
+        return ERR(e, E_INPUT, "'%s': %zu bytes, but shard.json says %" PRId64 " rows of %" PRId64 " tokens (%zu bytes)", path, have, rows,
+                   seq, want);
     return 0;
 }
 
@@ -76,9 +76,12 @@ static int scan_rows(struct shard *s, struct err *e)
             n++;
         for (int64_t t = 0; t < s->seq; t++) {
             if (m[t] & ~(TOK_PRESENT | TOK_ANSWER) || (t >= n && m[t]))
-                return ERR(e, E_INPUT, "'%s/mask.u8': row %" PRId64 ", token %" PRId64 ": mask %u (allowed: 1 or 3, then 0 to the end of the row)", s->dir, r, t, m[t]);
+                return ERR(e, E_INPUT,
+                           "'%s/mask.u8': row %" PRId64 ", token %" PRId64 ": mask %u (allowed: 1 or 3, then 0 to the end of the row)",
+                           s->dir, r, t, m[t]);
             if (id[t] < 0 || id[t] >= s->vocab)
-                return ERR(e, E_INPUT, "'%s/ids.i32': row %" PRId64 ", token %" PRId64 ": id %d is outside the vocabulary of %" PRId64, s->dir, r, t, id[t], s->vocab);
+                return ERR(e, E_INPUT, "'%s/ids.i32': row %" PRId64 ", token %" PRId64 ": id %d is outside the vocabulary of %" PRId64,
+                           s->dir, r, t, id[t], s->vocab);
             answers += (m[t] & TOK_ANSWER) != 0;
         }
         if (n < 2)
@@ -87,7 +90,8 @@ static int scan_rows(struct shard *s, struct err *e)
         tokens += n;
     }
     if (tokens != s->tokens || answers != s->answer_tokens)
-        return ERR(e, E_INPUT, "'%s': %" PRId64 " tokens and %" PRId64 " answer tokens found, shard.json says %" PRId64 " and %" PRId64, s->dir, tokens, answers, s->tokens, s->answer_tokens);
+        return ERR(e, E_INPUT, "'%s': %" PRId64 " tokens and %" PRId64 " answer tokens found, shard.json says %" PRId64 " and %" PRId64,
+                   s->dir, tokens, answers, s->tokens, s->answer_tokens);
     return 0;
 }
 
@@ -179,7 +183,8 @@ int shard_commit(struct shard_out *o, const char *tokenizer_sha256, struct err *
         str_free(&o->sources);
         return -1;
     }
-    int rc = out_commit(&o->mask, e) || sha256_file(path_join(path, o->dir, "ids.i32"), ih, e) || sha256_file(path_join(path, o->dir, "mask.u8"), mh, e);
+    int rc = out_commit(&o->mask, e) || sha256_file(path_join(path, o->dir, "ids.i32"), ih, e) ||
+        sha256_file(path_join(path, o->dir, "mask.u8"), mh, e);
     struct str s = STR_INIT;
     struct jw w;
     jw_init(&w, &s, true);
@@ -272,7 +277,8 @@ static int unzstd(const char *path, const struct file_map *m, struct str *out, s
     return rc != 0 ? -1 : str_ok(out, "unpacked text", e);
 }
 
-static int jsonl_documents(const char *path, const char *key, const char *p, size_t n, int (*doc)(void *, const char *, size_t, struct err *), void *ctx, struct err *e)
+static int jsonl_documents(const char *path, const char *key, const char *p, size_t n, int (*doc)(void *, const char *, size_t,
+                               struct err *), void *ctx, struct err *e)
 {
     int64_t line = 0;
     for (size_t at = 0; at < n;) {

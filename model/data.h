@@ -1,10 +1,12 @@
 /*
  * Token shards: training rows of fixed length on disk, and the order in which training reads them.
  *
- * A shard is a folder: `ids.i32` [rows, seq] little-endian int32, `mask.u8` [rows, seq], `shard.json` (format, version, rows, seq, vocabulary, tokenizer hash, counts, sha256 of both files, sources),
- * which is written last. Mask bits: 1 = a token (0 = padding, at the end of a row only), 2 = a token of an answer. Padding never reaches a kernel: a row is used at its own length.
+ * A shard is a folder: `ids.i32` [rows, seq] little-endian int32, `mask.u8` [rows, seq], `shard.json` (format, version, rows, seq,
+ * vocabulary, tokenizer hash, counts, sha256 of both files, sources), which is written last. Mask bits: 1 = a token (0 = padding, at the
+ * end of a row only), 2 = a token of an answer. Padding never reaches a kernel: a row is used at its own length.
  *
- * Order: row of sample i = permutation of epoch i / n by (seed, epoch) at i % n, over the row range in use. So data order is a function of (seed, global sample index).
+ * Order: row of sample i = permutation of epoch i / n by (seed, epoch) at i % n, over the row range in use. So data order is a function
+ * of (seed, global sample index).
  */
 #ifndef MODEL_DATA_H
 #define MODEL_DATA_H
@@ -48,7 +50,9 @@ int order_init(struct row_order *o, uint64_t seed, int64_t lo, int64_t hi, struc
 int64_t order_row(struct row_order *o, int64_t sample);
 void order_free(struct row_order *o);
 
-/* Text for packing: .txt, .md as they are; .zst of either or of .jsonl; .jsonl: the string under `key` of each line, one document each. Calls doc(ctx, text, n) per document. */
-int text_documents(const char *path, const char *key, int (*doc)(void *ctx, const char *text, size_t n, struct err *e), void *ctx, struct err *e);
+/* Text for packing: .txt, .md as they are; .zst of either or of .jsonl; .jsonl: the string under `key` of each line, one document each.
+ * Calls doc(ctx, text, n) per document. */
+int text_documents(const char *path, const char *key, int (*doc)(void *ctx, const char *text, size_t n, struct err *e), void *ctx,
+                   struct err *e);
 
 #endif

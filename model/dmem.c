@@ -110,7 +110,8 @@ static int count_alloc(struct backend *be, size_t bytes, void **p, struct err *e
 
 #define X(op) .op = null_##op,
 static const struct backend_ops count_ops = {
-    .name = "null", .close = NULL, .alloc = count_alloc, .free = null_free, .copy = null_copy, .zero = null_zero, .sync = null_sync, BACKEND_OPS(X)};
+    .name = "null", .close = NULL, .alloc = count_alloc, .free = null_free, .copy = null_copy, .zero = null_zero, .sync = null_sync,
+        BACKEND_OPS(X)};
 #undef X
 
 void backend_count(struct backend *be, const struct backend *like)

@@ -30,7 +30,8 @@ static inline void dmem_release(struct dmem *a, size_t mark)
 }
 /* A backend with the data types of `like` whose ops do nothing; be->flops and be->bytes count as usual. Needs no closing. */
 void backend_null(struct backend *be, const struct backend *like);
-/* The same, but allocations succeed: addresses that nobody may touch, counted in mem_used_bytes and mem_peak_bytes. So whole models and stages can be sized. */
+/* The same, but allocations succeed: addresses that nobody may touch, counted in mem_used_bytes and mem_peak_bytes. So whole models and
+ * stages can be sized. */
 void backend_count(struct backend *be, const struct backend *like);
 bool backend_is_null(const struct backend *be);
 

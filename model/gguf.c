@@ -14,7 +14,8 @@
 #define SHOW(s) (int)MIN((s).n, 80), (s).p
 
 static const size_t scalar_bytes[] = {
-    [GV_U8] = 1, [GV_I8] = 1, [GV_U16] = 2, [GV_I16] = 2, [GV_U32] = 4, [GV_I32] = 4, [GV_F32] = 4, [GV_BOOL] = 1, [GV_STR] = 0, [GV_ARR] = 0,
+    [GV_U8] = 1, [GV_I8] = 1, [GV_U16] = 2, [GV_I16] = 2, [GV_U32] = 4, [GV_I32] = 4, [GV_F32] = 4, [GV_BOOL] = 1, [GV_STR] = 0,
+        [GV_ARR] = 0,
     [GV_U64] = 8, [GV_I64] = 8, [GV_F64] = 8,
 };
 #define N_VALUES ARRAY_LEN(scalar_bytes)
@@ -74,7 +75,8 @@ static int read_kv(struct gguf *g, struct cur *c, struct gguf_kv *kv, struct err
         kv->count = cur_u64(c);
         TRY(cur_ok(c, g->path, "an array's header", e));
         if (elem >= N_VALUES)
-            return ERR(e, E_INPUT, "%s: key '%.*s': unknown element type %" PRIu32 " (limit %zu)", g->path, SHOW(kv->key), elem, N_VALUES - 1);
+            return ERR(e, E_INPUT, "%s: key '%.*s': unknown element type %" PRIu32 " (limit %zu)", g->path, SHOW(kv->key), elem,
+                       N_VALUES - 1);
         kv->elem = (enum gguf_value)elem;
         type = elem;
     }
@@ -94,11 +96,11 @@ static int tensor_size(struct gguf *g, struct gguf_tensor *t, struct err *e)
     t->n = 1;
     for (int i = 0; i < 4; i++)
         if (t->ne[i] < 1 || !mul_i64(t->n, t->ne[i], &t->n))
-            return ERR(e, E_INPUT, "%s: tensor '%.*s': dimension %d is %" PRIu64 " (from 1 on, the product below 2^63)", g->path, SHOW(t->name), i,
-                       (uint64_t)t->ne[i]);
+            return ERR(e, E_INPUT, "%s: tensor '%.*s': dimension %d is %" PRIu64 " (from 1 on, the product below 2^63)", g->path,
+                       SHOW(t->name), i, (uint64_t)t->ne[i]);
     if (t->ne[0] % elems)
-        return ERR(e, E_INPUT, "%s: tensor '%.*s': rows of %" PRId64 " values are not whole blocks of %d (%s)", g->path, SHOW(t->name), t->ne[0], elems,
-                   ggml_type_name(t->type));
+        return ERR(e, E_INPUT, "%s: tensor '%.*s': rows of %" PRId64 " values are not whole blocks of %d (%s)", g->path, SHOW(t->name),
+                   t->ne[0], elems, ggml_type_name(t->type));
     if (!mul_size((size_t)(t->n / elems), (size_t)bytes, &t->bytes))
         return ERR(e, E_INPUT, "%s: tensor '%.*s': its bytes do not fit in 64 bits", g->path, SHOW(t->name));
     return 0;
@@ -193,10 +195,11 @@ static int read_tensors(struct gguf *g, struct cur *c, struct err *e)
     for (size_t i = 0; i < g->n_t; i++) {
         struct gguf_tensor *t = &g->t[i];
         if (off[i] % g->alignment)
-            return ERR(e, E_INPUT, "%s: tensor '%.*s': offset %" PRIu64 " is not a multiple of the alignment %" PRIu32, g->path, SHOW(t->name), off[i],
-                       g->alignment);
+            return ERR(e, E_INPUT, "%s: tensor '%.*s': offset %" PRIu64 " is not a multiple of the alignment %" PRIu32, g->path,
+                       SHOW(t->name), off[i], g->alignment);
         if (off[i] > area || t->bytes > area - off[i])
-            return ERR(e, E_INPUT, "%s: tensor '%.*s': %zu bytes at offset %" PRIu64 " pass the end of the file's %zu data bytes (truncated?)", g->path,
+            return ERR(e, E_INPUT,
+                       "%s: tensor '%.*s': %zu bytes at offset %" PRIu64 " pass the end of the file's %zu data bytes (truncated?)", g->path,
                        SHOW(t->name), t->bytes, off[i], area);
         t->data = data + off[i];
     }
@@ -356,7 +359,8 @@ int gguf_i64_opt(const struct gguf *g, const char *key, int64_t lo, int64_t hi, 
     if (!kv)
         return 0;
     if (!kv_i64(kv, &v))
-        return ERR(e, E_INPUT, "%s: %s: expected an integer%s", g->path, key, kv->type == GV_ARR ? ", found an array whose entries are not one number" : "");
+        return ERR(e, E_INPUT, "%s: %s: expected an integer%s", g->path, key, kv->type == GV_ARR
+                   ? ", found an array whose entries are not one number" : "");
     if (v < lo || v > hi)
         return ERR(e, E_INPUT, "%s: %s is %" PRId64 " (limits %" PRId64 " to %" PRId64 ")", g->path, key, v, lo, hi);
     *out = v;

@@ -1,8 +1,9 @@
 /*
- * GGUF version 2 and 3, little-endian. Everything is checked on opening: counts against the bytes left, value types, nesting (one level of array in array),
- * no key and no tensor name twice, general.alignment a power of two and a multiple of 4, dimensions (1 to 4, products without wrap, rows of whole blocks),
- * offsets aligned, within the file, no overlap. Tensors of a type that has no decoder here are listed but cannot be read.
- * Strings are borrowed bytes (length given, not NUL-terminated). Errors are E_INPUT. Immutable after opening; threads may share it.
+ * GGUF version 2 and 3, little-endian. Everything is checked on opening: counts against the bytes left, value types, nesting (one level
+ * of array in array), no key and no tensor name twice, general.alignment a power of two and a multiple of 4, dimensions (1 to 4,
+ * products without wrap, rows of whole blocks), offsets aligned, within the file, no overlap. Tensors of a type that has no decoder here
+ * are listed but cannot be read. Strings are borrowed bytes (length given, not NUL-terminated). Errors are E_INPUT. Immutable after
+ * opening; threads may share it.
  */
 #ifndef MODEL_GGUF_H
 #define MODEL_GGUF_H
@@ -13,7 +14,8 @@
 enum gguf_value { GV_U8, GV_I8, GV_U16, GV_I16, GV_U32, GV_I32, GV_F32, GV_BOOL, GV_STR, GV_ARR, GV_U64, GV_I64, GV_F64 };
 /* Numbers are those of the format. */
 enum ggml_type {
-    GGML_F32 = 0, GGML_F16 = 1, GGML_Q4_0 = 2, GGML_Q4_1 = 3, GGML_Q5_0 = 6, GGML_Q5_1 = 7, GGML_Q8_0 = 8, GGML_Q2_K = 10, GGML_Q3_K = 11, GGML_Q4_K = 12,
+    GGML_F32 = 0, GGML_F16 = 1, GGML_Q4_0 = 2, GGML_Q4_1 = 3, GGML_Q5_0 = 6, GGML_Q5_1 = 7, GGML_Q8_0 = 8, GGML_Q2_K = 10, GGML_Q3_K = 11,
+        GGML_Q4_K = 12,
     GGML_Q5_K = 13, GGML_Q6_K = 14, GGML_I8 = 24, GGML_I16 = 25, GGML_I32 = 26, GGML_I64 = 27, GGML_F64 = 28, GGML_BF16 = 30
 };
 
@@ -59,8 +61,9 @@ const struct gguf_kv *gguf_key(const struct gguf *g, const char *key);        /*
 const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name);  /* NULL when absent */
 bool gguf_str_eq(struct gguf_str s, const char *z);
 
-/* Scalars. The plain form demands the key, _opt leaves *out alone and returns 0 when it is absent. Any integer type is taken for i64 (range checked); floats
-   and integers for f64. An array of equal numbers counts as that number (head_count_kv is stored so by some writers). */
+/* Scalars. The plain form demands the key, _opt leaves *out alone and returns 0 when it is absent. Any integer type is taken for i64
+ * (range checked); floats and integers for f64. An array of equal numbers counts as that number (head_count_kv is stored so by some
+ * writers). */
 int gguf_i64(const struct gguf *g, const char *key, int64_t lo, int64_t hi, int64_t *out, struct err *e);
 int gguf_i64_opt(const struct gguf *g, const char *key, int64_t lo, int64_t hi, int64_t *out, struct err *e);
 int gguf_f64(const struct gguf *g, const char *key, double *out, struct err *e);
@@ -69,7 +72,8 @@ int gguf_bool_opt(const struct gguf *g, const char *key, bool *out, struct err *
 int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out, struct err *e);
 int gguf_string_opt(const struct gguf *g, const char *key, struct gguf_str *out, struct err *e);
 
-/* Walks an array: `struct gguf_iter it = gguf_iter(kv); while (gguf_next_str(&it, &s)) ...`. false at the end or when the element type is another. */
+/* Walks an array: `struct gguf_iter it = gguf_iter(kv); while (gguf_next_str(&it, &s)) ...`. false at the end or when the element type
+ * is another. */
 struct gguf_iter {
     const struct gguf_kv *kv;
     const uint8_t *p;
@@ -83,7 +87,8 @@ bool gguf_next_f64(struct gguf_iter *it, double *v);
 const char *ggml_type_name(uint32_t type);                                     /* "Q4_1"; NULL when the number is not a type */
 bool ggml_type_layout(uint32_t type, int *block_elems, int *block_bytes);      /* false when unknown */
 bool ggml_can_read(uint32_t type);
-/* Elements first .. first+n-1 (both multiples of the block) to float32: Q*_0, Q*_1 as d*q (+ m); K-quants as d*scale*q - dmin*min in float32, product first. */
+/* Elements first .. first+n-1 (both multiples of the block) to float32: Q*_0, Q*_1 as d*q (+ m); K-quants as d*scale*q - dmin*min in
+ * float32, product first. */
 int ggml_to_f32(uint32_t type, const uint8_t *src, int64_t first, int64_t n, float *dst, struct err *e);
 
 #endif

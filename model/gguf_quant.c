@@ -1,6 +1,7 @@
 /*
- * Block formats of GGUF: sizes of all, decoders of those that language models at hand use. A scale and an integer multiply exactly in float32 (11 + 6 + 5 bits
- * at most, but for Q6_K's 11 + 8 + 6), so a value has one rounding or two and does not depend on FMA contraction.
+ * Block formats of GGUF: sizes of all, decoders of those that language models at hand use. A scale and an integer multiply exactly in
+ * float32 (11 + 6 + 5 bits at most, but for Q6_K's 11 + 8 + 6), so a value has one rounding or two and does not depend on FMA
+ * contraction.
  */
 #include <string.h>
 

@@ -73,7 +73,8 @@ void mixer_bwd(const struct mx *c, const struct mixer *x, struct view h, struct 
 }
 
 /* Forward and backward on a backend that does nothing, as if every parameter were trainable. */
-static int dry(const struct mixer *x, const struct backend *like, int64_t rows, int32_t seqs, bool want_dh, size_t *keep_bytes, size_t *tmp_bytes, double *flops, struct err *e)
+static int dry(const struct mixer *x, const struct backend *like, int64_t rows, int32_t seqs, bool want_dh, size_t *keep_bytes,
+               size_t *tmp_bytes, double *flops, struct err *e)
 {
     struct backend null;
     struct batch b;

@@ -113,7 +113,8 @@ void mixer_fwd(const struct mx *c, const struct mixer *x, struct view h, struct 
 void mixer_bwd(const struct mx *c, const struct mixer *x, struct view h, struct view dy, struct view dh, const struct mixer_save *sv);
 int mixer_plan(const struct mixer *x, const struct backend *like, int64_t rows, int32_t seqs, size_t *keep_bytes, size_t *tmp_bytes,
                struct err *e);
-/* FLOPs of the mixer alone over one sequence of T tokens: forward and backward to its parameters, none to h (a teacher-forced step of Stage 1). */
+/* FLOPs of the mixer alone over one sequence of T tokens: forward and backward to its parameters, none to h (a teacher-forced step of
+ * Stage 1). */
 int mixer_flops(const struct mixer *x, const struct backend *like, int64_t T, double *flops, struct err *e);
 /* A context for a mixer alone over a batch. */
 struct mx mixer_ctx(struct backend *be, struct dmem *keep, struct dmem *tmp, const struct batch *b);

@@ -176,7 +176,8 @@ static int read_shape(struct st_file *f, struct st_tensor *t, const json_t *shap
 }
 
 /* One header entry into t. `area` is the number of data bytes. */
-static int read_entry(struct st_file *f, const struct jdoc *d, struct st_tensor *t, const json_t *ent, const uint8_t *data, size_t area, struct err *e)
+static int read_entry(struct st_file *f, const struct jdoc *d, struct st_tensor *t, const json_t *ent, const uint8_t *data, size_t area,
+                      struct err *e)
 {
     const char *dtype;
     const json_t *shape, *off;
@@ -193,12 +194,12 @@ static int read_entry(struct st_file *f, const struct jdoc *d, struct st_tensor 
         return ERR(e, E_INPUT, "%s: tensor '%s': data_offsets is not a pair of integers", f->path, t->name);
     json_int_t begin = json_integer_value(b), end = json_integer_value(z);
     if (begin < 0 || end < begin || (uint64_t)end > area)
-        return ERR(e, E_INPUT, "%s: tensor '%s': data_offsets [%" PRId64 ", %" PRId64 "] are not a range within the %zu data bytes", f->path, t->name,
-                   (int64_t)begin, (int64_t)end, area);
+        return ERR(e, E_INPUT, "%s: tensor '%s': data_offsets [%" PRId64 ", %" PRId64 "] are not a range within the %zu data bytes",
+                   f->path, t->name, (int64_t)begin, (int64_t)end, area);
     size_t want;
     if (!mul_size((size_t)t->n, dtypes[t->dtype].bytes, &want) || want != (size_t)(end - begin))
-        return ERR(e, E_INPUT, "%s: tensor '%s': %" PRId64 " bytes at data_offsets, but its shape has %" PRId64 " elements of %s", f->path, t->name,
-                   (int64_t)(end - begin), t->n, dtype);
+        return ERR(e, E_INPUT, "%s: tensor '%s': %" PRId64 " bytes at data_offsets, but its shape has %" PRId64 " elements of %s", f->path,
+                   t->name, (int64_t)(end - begin), t->n, dtype);
     t->data = data + begin;
     t->bytes = want;
     return 0;
@@ -294,7 +295,8 @@ static int open_bytes(struct st_file *f, const uint8_t *p, size_t len, struct er
     if (c.bad)
         return ERR(e, E_INPUT, "%s: %zu bytes are too few for a safetensors file (8 bytes of header length first)", f->path, len);
     if (n > cur_left(&c))
-        return ERR(e, E_INPUT, "%s: header length %" PRIu64 ", but only %zu bytes follow (truncated, or not a safetensors file)", f->path, n, cur_left(&c));
+        return ERR(e, E_INPUT, "%s: header length %" PRIu64 ", but only %zu bytes follow (truncated, or not a safetensors file)", f->path,
+                   n, cur_left(&c));
     if (n > ST_MAX_HEADER_BYTES)
         return ERR(e, E_INPUT, "%s: header length %" PRIu64 " (limit %u)", f->path, n, ST_MAX_HEADER_BYTES);
     const char *text = (const char *)p + 8;
@@ -302,7 +304,8 @@ static int open_bytes(struct st_file *f, const uint8_t *p, size_t len, struct er
     while (end && text[end - 1] == ' ')
         end--;
     if (end < 2 || text[0] != '{' || text[end - 1] != '}')
-        return ERR(e, E_INPUT, "%s: the header is not a JSON object padded with spaces alone (it must begin with '{' and end with '}')", f->path);
+        return ERR(e, E_INPUT, "%s: the header is not a JSON object padded with spaces alone (it must begin with '{' and end with '}')",
+                   f->path);
     struct jdoc d = {0};
     if (jdoc_parse(&d, f->path, text, end, e) != 0)
         return err_wrap(e, "safetensors header");
@@ -392,7 +395,8 @@ static int index_map(const struct jdoc *d, struct arena *mem, const json_t **map
         if (!s)
             return ERR(e, E_INPUT, "%s: weight_map '%.200s': expected a file name", d->file, key);
         if (!plain_name(s))
-            return ERR(e, E_INPUT, "%s: weight_map '%.200s': '%.200s' is not a plain file name in the folder of the index", d->file, key, s);
+            return ERR(e, E_INPUT, "%s: weight_map '%.200s': '%.200s' is not a plain file name in the folder of the index", d->file, key,
+                       s);
         v[n++] = arena_strdup(mem, s);
     }
     if (!n)
@@ -430,7 +434,8 @@ static int check_shards(const struct st_shards *s, const struct jdoc *d, const j
             if (strcmp(path_base(s->file[i].path), json_string_value(x)) == 0)
                 t = st_find(&s->file[i], key);
         if (!t)
-            return ERR(e, E_INPUT, "%s: weight_map says tensor '%.200s' is in '%s', which has no such tensor", d->file, key, json_string_value(x));
+            return ERR(e, E_INPUT, "%s: weight_map says tensor '%.200s' is in '%s', which has no such tensor", d->file, key,
+                       json_string_value(x));
     }
     for (size_t i = 0; i < s->n_file; i++) {
         total += s->file[i].n;

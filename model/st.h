@@ -1,9 +1,9 @@
 /*
- * Safetensors: 8 bytes little-endian header length, a JSON object {name: {dtype, shape, data_offsets}}, then the data. Reading checks everything the format
- * text demands: header length within the file and ST_MAX_HEADER_BYTES, first byte '{', nothing but spaces after the object, no key twice, UTF-8, integer
- * offsets, bytes = product(shape) * size(dtype) without wrap, tensors cover the data area without overlap or hole. Values may be anything, NaN included.
- * Tensor data need not be aligned: read with memcpy. All errors are E_INPUT and name file and tensor.
- * Readers are immutable after opening; any number of threads may read from one.
+ * Safetensors: 8 bytes little-endian header length, a JSON object {name: {dtype, shape, data_offsets}}, then the data. Reading checks
+ * everything the format text demands: header length within the file and ST_MAX_HEADER_BYTES, first byte '{', nothing but spaces after
+ * the object, no key twice, UTF-8, integer offsets, bytes = product(shape) * size(dtype) without wrap, tensors cover the data area
+ * without overlap or hole. Values may be anything, NaN included. Tensor data need not be aligned: read with memcpy. All errors are
+ * E_INPUT and name file and tensor. Readers are immutable after opening; any number of threads may read from one.
  */
 #ifndef MODEL_ST_H
 #define MODEL_ST_H
@@ -14,7 +14,8 @@
 #define ST_MAX_HEADER_BYTES (100u << 20) /* the limit of the reference reader */
 #define ST_MAX_NDIM 32
 
-enum st_dtype { ST_BOOL, ST_U8, ST_I8, ST_F8_E4M3, ST_F8_E5M2, ST_I16, ST_U16, ST_F16, ST_BF16, ST_I32, ST_U32, ST_F32, ST_I64, ST_U64, ST_F64 };
+enum st_dtype { ST_BOOL, ST_U8, ST_I8, ST_F8_E4M3, ST_F8_E5M2, ST_I16, ST_U16, ST_F16, ST_BF16, ST_I32, ST_U32, ST_F32, ST_I64, ST_U64,
+                ST_F64 };
 #define ST_N_DTYPES 15
 const char *st_dtype_name(enum st_dtype t); /* "BF16" */
 size_t st_dtype_bytes(enum st_dtype t);
@@ -53,9 +54,10 @@ void st_to_f32(enum st_dtype t, const uint8_t *src, int64_t first, int64_t n, fl
 void st_from_f32(enum st_dtype t, const float *src, int64_t n, uint8_t *dst);
 
 /*
- * Writer of one file or of a folder of shards (model.safetensors, or model-0000k-of-0000n.safetensors and model.safetensors.index.json when the data is larger
- * than shard_bytes). Declare every tensor, begin, then write each tensor's values in the order declared (in as many pieces as one likes), commit.
- * Every file appears under its final name only in commit, the index last. Bytes depend on the declared tensors and values alone.
+ * Writer of one file or of a folder of shards (model.safetensors, or model-0000k-of-0000n.safetensors and model.safetensors.index.json
+ * when the data is larger than shard_bytes). Declare every tensor, begin, then write each tensor's values in the order declared (in as
+ * many pieces as one likes), commit. Every file appears under its final name only in commit, the index last. Bytes depend on the
+ * declared tensors and values alone.
  */
 struct st_out;
 int st_out_open(struct st_out **out, const char *path, struct err *e);                           /* one file */
@@ -71,8 +73,8 @@ int st_out_commit(struct st_out *o, struct err *e); /* frees o, also on failure 
 void st_out_abort(struct st_out *o);                /* frees o; NULL is fine */
 
 /*
- * *.index.json: {"metadata": {...}, "weight_map": {tensor: file}}. File names must be plain names (no '/', no '..'). The shards are opened and checked: every
- * mapped tensor is in the file named, every tensor of a shard is mapped to that shard.
+ * *.index.json: {"metadata": {...}, "weight_map": {tensor: file}}. File names must be plain names (no '/', no '..'). The shards are
+ * opened and checked: every mapped tensor is in the file named, every tensor of a shard is mapped to that shard.
  */
 struct st_shards {
     struct arena mem;

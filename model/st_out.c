@@ -187,7 +187,8 @@ int st_out_begin(struct st_out *o, struct err *e)
     }
     o->n_shards = shard + 1;
     if (o->n_shards > MAX_SHARDS)
-        return ERR(e, E_USAGE, "%s: %d shards (limit %d); take larger ones than %zu bytes", o->path, o->n_shards, MAX_SHARDS, o->shard_bytes);
+        return ERR(e, E_USAGE, "%s: %d shards (limit %d); take larger ones than %zu bytes", o->path, o->n_shards, MAX_SHARDS,
+                   o->shard_bytes);
     o->out = arena_array(&o->mem, (size_t)o->n_shards, sizeof *o->out);
     if (!o->out)
         return arena_ok(&o->mem, "safetensors writer", e);

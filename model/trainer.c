@@ -30,7 +30,8 @@ struct loop {
     bool have_ckpt;
 };
 
-/* FLOPs of one stretch (a step, an evaluation), counted from nought and taken whole: then their sum is exact, and the same wherever one process took over from another. */
+/* FLOPs of one stretch (a step, an evaluation), counted from nought and taken whole: then their sum is exact, and the same wherever one
+ * process took over from another. */
 static void count_begin(struct loop *t)
 {
     t->others = t->be->flops;
@@ -114,8 +115,9 @@ static int save_state(struct loop *t, struct err *e)
         TRY(file_write(t->o->metrics_path, str_c(&t->metrics), t->metrics.len, e));
     TRY(mkdir_p(t->o->dir, e));
     TRY(st_out_open(&w, path_join(path, t->o->dir, "last.safetensors"), e));
-    int rc = meta_f64(w, "step", (double)t->step, e) || meta_f64(w, "tokens", (double)t->tokens, e) || meta_f64(w, "best", t->best, e) || meta_f64(w, "best_step", (double)t->best_step, e) ||
-             meta_f64(w, "head", t->head_sum, e) || meta_f64(w, "tail", t->tail_sum, e) || meta_f64(w, "flops", t->flops, e);
+    int rc = meta_f64(w, "step", (double)t->step, e) || meta_f64(w, "tokens", (double)t->tokens, e) || meta_f64(w, "best", t->best, e) ||
+        meta_f64(w, "best_step", (double)t->best_step, e) || meta_f64(w, "head", t->head_sum, e) || meta_f64(w, "tail", t->tail_sum, e) ||
+        meta_f64(w, "flops", t->flops, e);
     for (int i = 0; rc == 0 && i < t->loss->n_keep; i++) {
         char key[16];
         snprintf(key, sizeof key, "keep%d", i);
@@ -174,7 +176,8 @@ static int take_part(struct backend *be, const struct st_file *f, const char *pa
     snprintf(name, sizeof name, "%s%s", part_prefix[part], q->name);
     const struct st_tensor *s = st_find(f, name);
     if (!s || s->bytes != (size_t)v.n * dtype_size(v.dt))
-        return ERR(e, E_INPUT, "checkpoint '%s': tensor '%s' is %s; remove the run's folder to start again", path, name, s ? "of another size" : "missing");
+        return ERR(e, E_INPUT, "checkpoint '%s': tensor '%s' is %s; remove the run's folder to start again", path, name,
+                   s ? "of another size" : "missing");
     void *host = malloc(s->bytes);
     if (!host)
         return err_nomem(e, s->bytes, "a checkpoint tensor");
@@ -283,7 +286,8 @@ static int not_finite(struct loop *t, int64_t step, const char *seen, struct err
     snprintf(msg, sizeof msg, "%s", seen);
     find_culprit(t, culprit);
     return ERR(e, E_NUMERIC, "%s: step %" PRId64 " of %" PRId64 ": %s; %s; %slower the learning rate", t->o->stage, step, t->o->steps, msg,
-               *culprit ? culprit : "every trained weight and gradient is finite, so it is the loss itself or a frozen weight", t->have_ckpt ? "the last good checkpoint is kept; " : "");
+               *culprit ? culprit : "every trained weight and gradient is finite, so it is the loss itself or a frozen weight",
+               t->have_ckpt ? "the last good checkpoint is kept; " : "");
 }
 
 static int forward_backward(struct loop *t, double *loss, struct err *e)
@@ -322,9 +326,10 @@ static int update(struct loop *t, double *norm, struct err *e)
     double scale = o->clip > 0 && *norm > o->clip ? o->clip / *norm : 1, s1 = (double)(t->step + 1);
     for (size_t i = 0; i < t->n; i++) {
         struct param *p = t->params[i];
-        be_adamw(t->be, &(struct op_adamw){.w = p->master, .w_act = p->w.p != p->master.p ? p->w : NO_VIEW, .m = p->m, .v = p->v, .g = p->g, .n = p->master.n,
-                                           .lr = learning_rate(o, t->step, p->group), .b1 = o->b1, .b2 = o->b2, .eps = o->eps, .wd = p->decay ? o->wd : 0,
-                                           .bc1 = 1 - pow(o->b1, s1), .bc2 = 1 - pow(o->b2, s1), .gscale = scale});
+        be_adamw(t->be, &(struct op_adamw){.w = p->master, .w_act = p->w.p != p->master.p ? p->w : NO_VIEW, .m = p->m, .v = p->v, .g = p->g,
+                                           .n = p->master.n, .lr = learning_rate(o, t->step, p->group), .b1 = o->b1, .b2 = o->b2,
+                                           .eps = o->eps, .wd = p->decay ? o->wd : 0, .bc1 = 1 - pow(o->b1, s1), .bc2 = 1 - pow(o->b2, s1),
+                                           .gscale = scale});
     }
     return be_sync(t->be, e);
 }
@@ -368,7 +373,8 @@ static void log_line(struct loop *t, double loss, double norm, const double *ev)
             str_printf(&t->metrics, "\theldout_%s", t->loss->eval_names[i]);
         str_puts(&t->metrics, "\n");
     }
-    str_printf(&t->metrics, "%" PRId64 "\t%" PRId64 "\t%.9g\t%.6g\t%.6g\t%.6g", t->step, t->tokens, loss, norm, learning_rate(t->o, t->step - 1, 0), learning_rate(t->o, t->step - 1, 1));
+    str_printf(&t->metrics, "%" PRId64 "\t%" PRId64 "\t%.9g\t%.6g\t%.6g\t%.6g", t->step, t->tokens, loss, norm,
+               learning_rate(t->o, t->step - 1, 0), learning_rate(t->o, t->step - 1, 1));
     for (int i = 0; i < t->loss->n_eval; i++) {
         if (ev)
             str_printf(&t->metrics, "\t%.9g", ev[i]);
@@ -414,7 +420,8 @@ static int one_step(struct loop *t, struct prog *bar, struct err *e)
     if (!last && interrupted()) {
         if (o->dir)
             TRY(save_state(t, e));
-        return ERR(e, E_INTERRUPTED, "%s: interrupted after step %" PRId64 " of %" PRId64 "; run the same command again to go on", o->stage, t->step, o->steps);
+        return ERR(e, E_INTERRUPTED, "%s: interrupted after step %" PRId64 " of %" PRId64 "; run the same command again to go on", o->stage,
+                   t->step, o->steps);
     }
     return 0;
 }
@@ -436,13 +443,15 @@ static int prepare(struct loop *t, struct params *params, struct err *e)
     return load_state(t, e);
 }
 
-int train_run(struct backend *be, struct params *params, const struct shard *data, const struct train_opts *o, const struct train_loss *loss, struct train_result *out, struct err *e)
+int train_run(struct backend *be, struct params *params, const struct shard *data, const struct train_opts *o,
+              const struct train_loss *loss, struct train_result *out, struct err *e)
 {
     struct loop t = {.be = be, .data = data, .o = o, .loss = loss, .res = out, .best = INFINITY};
     *out = (struct train_result){0};
     if (o->steps < 1 || o->batch < 1 || o->micro < 1 || o->row_hi > data->rows)
-        return ERR(e, E_USAGE, "%s: steps %" PRId64 ", batch %" PRId64 ", micro-batch %" PRId64 " must be positive and rows up to %" PRId64 " exist (%" PRId64 " do)", o->stage, o->steps, o->batch,
-                   o->micro, o->row_hi, data->rows);
+        return ERR(e, E_USAGE,
+                   "%s: steps %" PRId64 ", batch %" PRId64 ", micro-batch %" PRId64 " must be positive and rows up to %" PRId64 " exist "
+                   "(%" PRId64 " do)", o->stage, o->steps, o->batch, o->micro, o->row_hi, data->rows);
     int rc = prepare(&t, params, e);
     struct prog bar;
     prog_start(&bar, o->stage, "tok", (int64_t)((double)data->tokens / (double)data->rows * (double)(o->steps * o->batch)));

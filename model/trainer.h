@@ -1,12 +1,14 @@
 /*
- * The training loop: micro-batches, accumulation, learning-rate schedule, clipping, AdamW with two learning-rate groups, held-out evaluation, checkpoints, metrics. The caller gives parameters and a loss.
+ * The training loop: micro-batches, accumulation, learning-rate schedule, clipping, AdamW with two learning-rate groups, held-out
+ * evaluation, checkpoints, metrics. The caller gives parameters and a loss.
  *
- * A step takes `batch` rows of the data order, `micro` at a time; gradients of micro-batches are summed in that order and divided by the step's total weight, so the result does not depend on `micro` beyond
- * float rounding, nor on threads. State is a function of (options, data, step): a killed run resumed from its last checkpoint writes the same bytes as an unbroken one.
+ * A step takes `batch` rows of the data order, `micro` at a time; gradients of micro-batches are summed in that order and divided by the
+ * step's total weight, so the result does not depend on `micro` beyond float rounding, nor on threads. State is a function of (options,
+ * data, step): a killed run resumed from its last checkpoint writes the same bytes as an unbroken one.
  *
- * metrics.tsv: one line a logged step. In `dir`: `last.safetensors` (weights and moments; step in its metadata) and, with keep_best, `best.safetensors` (weights after the step with the least held-out
- * loss so far), which train_load_best puts back.
- * NaN or Inf in a loss or gradient: E_NUMERIC naming stage, step, layer and tensor; the last good checkpoint stays.
+ * metrics.tsv: one line a logged step. In `dir`: `last.safetensors` (weights and moments; step in its metadata) and, with keep_best,
+ * `best.safetensors` (weights after the step with the least held-out loss so far), which train_load_best puts back. NaN or Inf in a loss
+ * or gradient: E_NUMERIC naming stage, step, layer and tensor; the last good checkpoint stays.
  */
 #ifndef MODEL_TRAINER_H
 #define MODEL_TRAINER_H
@@ -57,7 +59,8 @@ struct train_result {
 };
 
 /* Trains the trainable ones of params; their gradients and optimiser state are allocated here when absent. */
-int train_run(struct backend *be, struct params *params, const struct shard *data, const struct train_opts *o, const struct train_loss *loss, struct train_result *out, struct err *e);
+int train_run(struct backend *be, struct params *params, const struct shard *data, const struct train_opts *o,
+              const struct train_loss *loss, struct train_result *out, struct err *e);
 
 /* Puts the weights of best.safetensors (of a training that is done) into the trainable ones of params. */
 int train_load_best(struct backend *be, struct params *params, const char *dir, struct err *e);

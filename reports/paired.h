@@ -1,9 +1,11 @@
 /*
- * Paired comparisons of rows that answered the same prompts. A row has S seeds (trainings of one layer set), each with a score for every prompt; tasks are fixed and weigh the same; prompts are
- * resampled inside their task with one set of indices for all rows [selectors.md F].
+ * Paired comparisons of rows that answered the same prompts. A row has S seeds (trainings of one layer set), each with a score for every
+ * prompt; tasks are fixed and weigh the same; prompts are resampled inside their task with one set of indices for all rows [selectors.md
+ * F].
  *
- * d = mean(row) - mean(reference) over the seeds that both have; SE^2 = (variance of d over these seeds) / S + (variance of d over the draws). With one seed the first term is unknown and left out: such an interval is
- * about prompts alone and says nothing about a selector.
+ * d = mean(row) - mean(reference) over the seeds that both have; SE^2 = (variance of d over these seeds) / S + (variance of d over the
+ * draws). With one seed the first term is unknown and left out: such an interval is about prompts alone and says nothing about a
+ * selector.
  */
 #ifndef REPORTS_PAIRED_H
 #define REPORTS_PAIRED_H
@@ -36,7 +38,8 @@ void paired_compare(const struct paired *p, const struct paired_row *a, const st
 /* Holm's correction of n p-values, in place of p_holm. */
 void paired_holm(struct paired_diff **d, size_t n);
 /*
- * Max-t over a family: the 95 % point of max_i |d_i(draw) - d_i| / sd_i. draws: n arrays of PAIRED_DRAWS. A family is separated where |d_i| / se_i is above it.
+ * Max-t over a family: the 95 % point of max_i |d_i(draw) - d_i| / sd_i. draws: n arrays of PAIRED_DRAWS. A family is separated where
+ * |d_i| / se_i is above it.
  */
 double paired_max_t(const double *const *draws, const struct paired_diff *d, size_t n);
 

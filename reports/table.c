@@ -416,7 +416,8 @@ void table_tsv(const struct table *t, bool deterministic, struct str *out)
     }
 }
 
-static int save(const struct table *t, const char *dir, const char *ext, void (*writer)(const struct table *, struct str *), bool det, struct err *e)
+static int save(const struct table *t, const char *dir, const char *ext, void (*writer)(const struct table *, struct str *), bool det,
+                struct err *e)
 {
     char path[1024], name[256];
     struct str s = STR_INIT;

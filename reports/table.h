@@ -1,6 +1,7 @@
 /*
- * A table: columns (optionally grouped), rows in titled blocks, cells that are numbers with uncertainty, text, or a state. Writers: terminal, Markdown, HTML, LaTeX (booktabs), TSV. A missing or failed cell
- * prints as '-' or its state with a note; nothing is averaged over holes. Columns marked `timing` are left out of the deterministic TSV.
+ * A table: columns (optionally grouped), rows in titled blocks, cells that are numbers with uncertainty, text, or a state. Writers:
+ * terminal, Markdown, HTML, LaTeX (booktabs), TSV. A missing or failed cell prints as '-' or its state with a note; nothing is averaged
+ * over holes. Columns marked `timing` are left out of the deterministic TSV.
  */
 #ifndef REPORTS_TABLE_H
 #define REPORTS_TABLE_H

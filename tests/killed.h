@@ -1,6 +1,7 @@
 /*
- * A process that dies in the middle of a computation, at a place that is the same every time: a backend whose operation table counts calls of one operation and ends the process at the n-th. The parent then
- * runs the same work again on the folder that the child left behind.
+ * A process that dies in the middle of a computation, at a place that is the same every time: a backend whose operation table counts
+ * calls of one operation and ends the process at the n-th. The parent then runs the same work again on the folder that the child left
+ * behind.
  */
 #ifndef TESTS_KILLED_H
 #define TESTS_KILLED_H
@@ -36,7 +37,8 @@ static void killer_align_loss(struct backend *be, const struct op_align_loss *d)
     killer.real->align_loss(be, d);
 }
 
-/* work(ctx) in a child that dies at the given call (one of the three counts is set); checks that it did die there. The backend must have no pool: threads do not survive a fork. */
+/* work(ctx) in a child that dies at the given call (one of the three counts is set); checks that it did die there. The backend must have
+ * no pool: threads do not survive a fork. */
 static inline void run_and_kill(struct backend *be, int adamw, int kl, int align, void (*work)(void *ctx), void *ctx)
 {
     int status = 0;

@@ -11,14 +11,14 @@ enum { SMALL_VOCAB = 40, SMALL_SEQ = 24 };
 
 static inline struct mcfg small_cfg(int layers)
 {
-    struct mcfg c = {.arch = ARCH_QWEN2, .L = layers, .d = 16, .H = 4, .G = 2, .head_dim = 4, .F = 12, .N = SMALL_VOCAB, .max_pos = 128, .eps = 1e-6, .tie_embeddings = true, .qkv_bias = true, .bos = -1,
-                     .pad = -1};
+    struct mcfg c = {.arch = ARCH_QWEN2, .L = layers, .d = 16, .H = 4, .G = 2, .head_dim = 4, .F = 12, .N = SMALL_VOCAB, .max_pos = 128,
+                     .eps = 1e-6, .tie_embeddings = true, .qkv_bias = true, .bos = -1, .pad = -1};
     c.rope = (struct mcfg_rope){.theta = 1e4, .factor = 1, .attention_factor = 1, .truncate = true};
     return c;
 }
 
-/* A random teacher (frozen) and its untrained linear mixers. planted >= 0: the output of that layer's mixer is made large and of all others small, in the teacher and, with it, in the mixers made from it: so the
- * layer's attention matters and no other's does. */
+/* A random teacher (frozen) and its untrained linear mixers. planted >= 0: the output of that layer's mixer is made large and of all
+ * others small, in the teacher and, with it, in the mixers made from it: so the layer's attention matters and no other's does. */
 static inline void small_model(struct backend *be, int layers, int planted, struct model **t, struct linset **lin)
 {
     struct mcfg c = small_cfg(layers);

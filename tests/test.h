@@ -1,6 +1,7 @@
 /*
- * Test helpers. A test program returns test_end(). Floats are compared finite-by-bits first, then |got - ref| <= atol + rtol * |ref|; the largest error is
- * printed with its share of the limit, and MISTRUSTED when the reference is nearly all zeros. A tolerance is given with the sentence it comes from.
+ * Test helpers. A test program returns test_end(). Floats are compared finite-by-bits first, then |got - ref| <= atol + rtol * |ref|;
+ * the largest error is printed with its share of the limit, and MISTRUSTED when the reference is nearly all zeros. A tolerance is given
+ * with the sentence it comes from.
  */
 #ifndef TESTS_TEST_H
 #define TESTS_TEST_H
@@ -65,7 +66,8 @@ static inline double test_abs(double x)
     return x < 0 ? -x : x;
 }
 /* why: the derivation of the tolerance. */
-static inline bool check_close_f64(const char *what, const double *got, const double *ref, size_t n, double atol, double rtol, const char *why)
+static inline bool check_close_f64(const char *what, const double *got, const double *ref, size_t n, double atol, double rtol,
+                                   const char *why)
 {
     double worst = 0, worst_err = 0;
     size_t at = 0, zeros = 0, bad = 0;
@@ -89,11 +91,12 @@ static inline bool check_close_f64(const char *what, const double *got, const do
     test_checks++;
     if (!ok)
         test_failed++;
-    printf("%s %-44s n %zu  max err %.3g at %zu (got %.9g, ref %.9g) = %.2f of limit (%s)%s\n", ok ? "ok  " : "FAIL", what, n, worst_err, at,
-           n ? got[at] : 0, n ? ref[at] : 0, worst, why, n > 8 && zeros * 10 > n * 9 ? "  MISTRUSTED: reference nearly all zeros" : "");
+    printf("%s %-44s n %zu  max err %.3g at %zu (got %.9g, ref %.9g) = %.2f of limit (%s)%s\n", ok ? "ok  " : "FAIL", what, n, worst_err,
+           at, n ? got[at] : 0, n ? ref[at] : 0, worst, why, n > 8 && zeros * 10 > n * 9 ? "  MISTRUSTED: reference nearly all zeros" : "");
     return ok;
 }
-static inline bool check_close_f32(const char *what, const float *got, const float *ref, size_t n, double atol, double rtol, const char *why)
+static inline bool check_close_f32(const char *what, const float *got, const float *ref, size_t n, double atol, double rtol,
+                                   const char *why)
 {
     double *a = malloc((n + 1) * sizeof *a), *b = malloc((n + 1) * sizeof *b);
     if (!a || !b)

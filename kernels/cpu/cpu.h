@@ -1,6 +1,7 @@
 /*
- * Inside of the CPU backend. Files in isa/ are compiled once for each instruction set (-DISA=avx512, avx2, portable); ISA_NAME(op) is the symbol of that build. table.c holds one table a set and picks at run time.
- * Float32 only; results have the same bits for any thread count, batch composition and instruction set.
+ * Inside of the CPU backend. Files in isa/ are compiled once for each instruction set (-DISA=avx512, avx2, portable); ISA_NAME(op) is
+ * the symbol of that build. table.c holds one table a set and picks at run time. Float32 only; results have the same bits for any thread
+ * count, batch composition and instruction set.
  */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
@@ -21,7 +22,8 @@ struct cpu_impl {
     void *scratch[CPU_SCRATCH_SLOTS];
     size_t cap[CPU_SCRATCH_SLOTS];
 };
-/* 64-byte aligned memory of the instance, not zeroed, valid until the next call for the same slot. NULL sets the sticky error. Slot 0: ops; slot 1: the matrix product, which other ops call. */
+/* 64-byte aligned memory of the instance, not zeroed, valid until the next call for the same slot. NULL sets the sticky error. Slot 0:
+ * ops; slot 1: the matrix product, which other ops call. */
 float *cpu_scratch_slot(struct backend *be, int slot, size_t bytes);
 static inline float *cpu_scratch(struct backend *be, size_t bytes)
 {

@@ -1,6 +1,7 @@
 /*
- * Sixteen float lanes, the same operations in the same order on every instruction set: one 512-bit register, two of 256 bits, or an array. Everything is IEEE single arithmetic with explicit FMA,
- * so all three give the same bits. exp and log are own polynomials (about 1.5 ulp): no libm. Reductions have one tree: lane i meets i+8, then i+4, i+2, i+1.
+ * Sixteen float lanes, the same operations in the same order on every instruction set: one 512-bit register, two of 256 bits, or an
+ * array. Everything is IEEE single arithmetic with explicit FMA, so all three give the same bits. exp and log are own polynomials (about
+ * 1.5 ulp): no libm. Reductions have one tree: lane i meets i+8, then i+4, i+2, i+1.
  */
 #ifndef KERNELS_CPU_SIMD_H
 #define KERNELS_CPU_SIMD_H
@@ -59,8 +60,10 @@ V16_INLINE __m256i v8_first(int n) /* lanes below n set */
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-V16_INLINE v16 v16_load_n(const float *p, int n) { return (v16){_mm256_maskload_ps(p, v8_first(n)), _mm256_maskload_ps(p + 8, v8_first(n - 8))}; }
-V16_INLINE void v16_store_n(float *p, v16 x, int n) { _mm256_maskstore_ps(p, v8_first(n), x.a); _mm256_maskstore_ps(p + 8, v8_first(n - 8), x.b); }
+V16_INLINE v16 v16_load_n(const float *p, int n) { return (v16){_mm256_maskload_ps(p, v8_first(n)),
+                                                       _mm256_maskload_ps(p + 8, v8_first(n - 8))}; }
+V16_INLINE void v16_store_n(float *p, v16 x, int n) { _mm256_maskstore_ps(p, v8_first(n), x.a);
+                                                      _mm256_maskstore_ps(p + 8, v8_first(n - 8), x.b); }
 V16_INLINE v16 v16_add(v16 x, v16 y) { return V2(_mm256_add_ps, x, y); }
 V16_INLINE v16 v16_sub(v16 x, v16 y) { return V2(_mm256_sub_ps, x, y); }
 V16_INLINE v16 v16_mul(v16 x, v16 y) { return V2(_mm256_mul_ps, x, y); }

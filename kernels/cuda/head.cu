@@ -396,7 +396,7 @@ void cuda_op_topk(struct backend *be, const struct op_topk *d)
     if (d->rows == 0)
         return;
     CUDA_BY_TYPE(d->z.dt, T, {
-        topk_kernel<T><<<(unsigned)d->rows, threads, 0, cuda_of(be)->stream>>>(cuda_p<int32_t>(d->ids), cuda_p<float>(d->vals), cuda_p<T>(d->z),
-                                                                               d->n, (int)d->k);
+        topk_kernel<T><<<(unsigned)d->rows, threads, 0, cuda_of(be)->stream>>>(cuda_p<int32_t>(d->ids), cuda_p<float>(d->vals),
+            cuda_p<T>(d->z), d->n, (int)d->k);
     });
 }

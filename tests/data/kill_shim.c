@@ -1,6 +1,7 @@
 /*
- * Preloaded into dashlab by kill9.sh: the process kills itself with SIGKILL before its KILL_AT-th call that makes something durable (fsync, rename, link, unlink, mkdir). So a test can stop a run at every
- * point between two states of the disk, which a timer hits by luck only. Children (gnuplot) are left alone.
+ * Preloaded into dashlab by kill9.sh: the process kills itself with SIGKILL before its KILL_AT-th call that makes something durable
+ * (fsync, rename, link, unlink, mkdir). So a test can stop a run at every point between two states of the disk, which a timer hits by
+ * luck only. Children (gnuplot) are left alone.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

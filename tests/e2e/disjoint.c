@@ -1,9 +1,11 @@
 /*
- * disjoint STRICT ESSAY EVAL_DIR TEXT_DIR TRAIN_DIR...: no prompt, no key-value pair and no essay sentence of the samples in EVAL_DIR occurs in the samples of TRAIN_DIR... or in the texts of TEXT_DIR. For disjoint.sh.
+ * disjoint STRICT ESSAY EVAL_DIR TEXT_DIR TRAIN_DIR...: no prompt, no key-value pair and no essay sentence of the samples in EVAL_DIR
+ * occurs in the samples of TRAIN_DIR... or in the texts of TEXT_DIR. For disjoint.sh.
  *
- * A pair is what a needle sentence ("... magic numbers for KEY is: VALUE") or an assignment of vt ("VAR X = 12345", "VAR Y = VAR X") says, distractors included. An essay sentence is a piece of an evaluation prompt
- * between full stops, question or exclamation marks that stands in ESSAY (the evaluation's haystack text) and has at least MIN_CHARS characters: shorter ones ("What do you mean?") stand in any two novels.
- * Blanks and line breaks count as one blank.
+ * A pair is what a needle sentence ("... magic numbers for KEY is: VALUE") or an assignment of vt ("VAR X = 12345", "VAR Y = VAR X")
+ * says, distractors included. An essay sentence is a piece of an evaluation prompt between full stops, question or exclamation marks
+ * that stands in ESSAY (the evaluation's haystack text) and has at least MIN_CHARS characters: shorter ones ("What do you mean?") stand
+ * in any two novels. Blanks and line breaks count as one blank.
  */
 #include <ctype.h>
 
@@ -84,7 +86,8 @@ static void pairs_of(struct strings *out, const char *s)
             continue; /* an instruction or the question */
         size_t n = strcspn(i + sizeof is - 1, " .\n");
         char pair[256];
-        snprintf(pair, sizeof pair, "%.*s = %.*s", (int)(i - f - (long)(sizeof needle - 1)), f + sizeof needle - 1, (int)n, i + sizeof is - 1);
+        snprintf(pair, sizeof pair, "%.*s = %.*s", (int)(i - f - (long)(sizeof needle - 1)), f + sizeof needle - 1, (int)n,
+                 i + sizeof is - 1);
         add(out, pair, strlen(pair));
     }
     for (const char *p = s; (p = strstr(p, var)) != NULL; p++) {
@@ -193,11 +196,14 @@ int main(int argc, char **argv)
     sort_unique(&eval.pairs);
     sort_unique(&train.pairs);
     essay_sentences(&sentences, &eval.prompts, str_c(&essay));
-    size_t p = found("prompt", &eval.prompts, str_c(&train.text)), k = common(&eval.pairs, &train.pairs), s = found("essay sentence", &sentences, str_c(&train.text));
-    printf("evaluation: %zu samples, %zu prompts, %zu pairs, %zu essay sentences of %d and more characters; training: %zu samples, %zu pairs, %.1f MB of text\n", eval.samples, eval.prompts.n, eval.pairs.n, sentences.n,
-           MIN_CHARS, train.samples, train.pairs.n, (double)train.text.len / 1e6);
+    size_t p = found("prompt", &eval.prompts, str_c(&train.text)), k = common(&eval.pairs, &train.pairs),
+        s = found("essay sentence", &sentences, str_c(&train.text));
+    printf("evaluation: %zu samples, %zu prompts, %zu pairs, %zu essay sentences of %d and more characters; training: %zu samples, %zu "
+           "pairs, %.1f MB of text\n", eval.samples, eval.prompts.n, eval.pairs.n, sentences.n, MIN_CHARS, train.samples, train.pairs.n,
+           (double)train.text.len / 1e6);
     printf("in both: %zu prompts, %zu pairs, %zu essay sentences\n", p, k, s);
-    CHECK(eval.prompts.n > 100 && eval.pairs.n > 100 && sentences.n > 20 && train.samples > 1000 && train.pairs.n > 1000); /* else nothing was looked at */
+    // else nothing was looked at
+    CHECK(eval.prompts.n > 100 && eval.pairs.n > 100 && sentences.n > 20 && train.samples > 1000 && train.pairs.n > 1000);
     CHECK_EQ_I(p, 0);
     CHECK_EQ_I(k, 0);
     if (strict)

@@ -1,4 +1,5 @@
-/* Any bytes as a config.json: refused, or a configuration that passes its checks, has frequencies, and survives writing and reading. Seeds: seeds/config_json. */
+/* Any bytes as a config.json: refused, or a configuration that passes its checks, has frequencies, and survives writing and reading.
+ * Seeds: seeds/config_json. */
 #include <stdlib.h>
 
 #include "model/cfg.h"

@@ -1,4 +1,5 @@
-/* Any bytes as a GGUF file: refused, or every tensor decodes, every array walks, and the configuration is good or refused. Seeds: seeds/gguf. */
+/* Any bytes as a GGUF file: refused, or every tensor decodes, every array walks, and the configuration is good or refused. Seeds:
+ * seeds/gguf. */
 #include <stdlib.h>
 
 #include "model/cfg.h"

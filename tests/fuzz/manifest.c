@@ -1,4 +1,5 @@
-/* Any bytes as a manifest: typed or refused with a place, and what is accepted can be planned and printed without reading any file it names. */
+/* Any bytes as a manifest: typed or refused with a place, and what is accepted can be planned and printed without reading any file it
+ * names. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +35,10 @@ static int plan_rate(void *env, const struct node *n, struct stage_cost *c, stru
     c->flops = node_f64(n, "rate");
     return 0;
 }
-static const struct stage_kind kind_make = {.name = "make", .about = "", .version = 1, .params = make_params, .n_params = ARRAY_LEN(make_params), .plan = plan_cost};
-static const struct stage_kind kind_use = {.name = "use", .about = "", .version = 1, .by_content = true, .params = use_params, .n_params = ARRAY_LEN(use_params), .plan = plan_rate};
+static const struct stage_kind kind_make = {.name = "make", .about = "", .version = 1, .params = make_params,
+                                            .n_params = ARRAY_LEN(make_params), .plan = plan_cost};
+static const struct stage_kind kind_use = {.name = "use", .about = "", .version = 1, .by_content = true, .params = use_params,
+                                           .n_params = ARRAY_LEN(use_params), .plan = plan_rate};
 static const struct stage_kind *const kinds[] = {&kind_make, &kind_use};
 static const char *const reports[] = {"table"};
 static const struct registry reg = {.kinds = kinds, .n = ARRAY_LEN(kinds), .report_kinds = reports, .n_report_kinds = 1};

@@ -1,4 +1,5 @@
-/* Any three files as a token shard: refused, or every row can be read within its bounds. Input: u16 length of shard.json, u16 length of ids.i32, then the three files. */
+/* Any three files as a token shard: refused, or every row can be read within its bounds. Input: u16 length of shard.json, u16 length of
+ * ids.i32, then the three files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* FlashMorph's gradient on the gates against central finite differences in double; the targets come from the teacher alone, so the gradient reaches a gate through every later layer. */
+/* FlashMorph's gradient on the gates against central finite differences in double; the targets come from the teacher alone, so the
+ * gradient reaches a gate through every later layer. */
 #include <math.h>
 #include <unistd.h>
 
@@ -26,7 +27,8 @@ int main(void)
     struct morph m;
     char dir[] = "/tmp/dashlab-grad-morph-XXXXXX";
     static const int64_t rows[ROWS] = {2, 0, 1};
-    double a[LAYERS] = {0.35, 0.8, 0.55, 0.1}, got[LAYERS] = {0}, twice[LAYERS] = {0}, want[LAYERS], loss = 0, ones[LAYERS] = {1, 1, 1, 1}, positions = 0, f[4];
+    double a[LAYERS] = {0.35, 0.8, 0.55, 0.1}, got[LAYERS] = {0}, twice[LAYERS] = {0}, want[LAYERS], loss = 0, ones[LAYERS] = {1, 1, 1, 1},
+        positions = 0, f[4];
     static const double steps[4] = {1, -1, 2, -2};
     CHECK(mkdtemp(dir) != NULL);
     CHECK_OK(backend_open(&be, &(struct backend_opts){.name = "ref64"}, e));

@@ -1,6 +1,7 @@
 /*
- * The search's gradient on alpha against central finite differences in double: binary and tri-state, temperature not 1, all positions and answers only; and the straight-through variant, whose gradient is the
- * softmax's with the derivatives of the loss at the one-hot choice.
+ * The search's gradient on alpha against central finite differences in double: binary and tri-state, temperature not 1, all positions
+ * and answers only; and the straight-through variant, whose gradient is the softmax's with the derivatives of the loss at the one-hot
+ * choice.
  */
 #include <math.h>
 #include <unistd.h>
@@ -37,8 +38,9 @@ static double kl_mean(struct rig *r)
     CHECK_OK(be_view(r->be, DT_F64, R, &kl, e));
     CHECK_OK(be_view(r->be, DT_F64, R, &wt, e));
     CHECK_OK(model_fwd(r->super, &r->acts, &r->st.batch, NULL, &hidden, e));
-    be_head_kl(r->be, &(struct op_head_kl){.kl = kl, .hs = hidden, .ws = model_head(r->super)->w, .ht = view_at(r->st.t_hidden, 0, R * r->super->cfg.d), .wt_head = model_head(r->teacher)->w, .wt = wt,
-                                           .rows = R, .dim = r->super->cfg.d, .vocab = r->super->cfg.N, .tau = r->st.tau});
+    be_head_kl(r->be, &(struct op_head_kl){.kl = kl, .hs = hidden, .ws = model_head(r->super)->w,
+                                           .ht = view_at(r->st.t_hidden, 0, R * r->super->cfg.d), .wt_head = model_head(r->teacher)->w,
+                                           .wt = wt, .rows = R, .dim = r->super->cfg.d, .vocab = r->super->cfg.N, .tau = r->st.tau});
     CHECK_OK(get_f64(r->be, v, kl, e));
     be_view_free(r->be, &kl);
     be_view_free(r->be, &wt);

@@ -1,9 +1,9 @@
 /*
- * Attention, gated delta rule and convolution of the cpu backend where they are easily wrong: caches and rings against whole prefill, windows, packing, gate spikes, nearly and
- * exactly parallel keys, ragged lengths, single tokens. "bits": results must be the same bytes. Everything runs on every instruction set with 1 and 4 threads (more than
- * there are heads, so that the attention gradient of one sequence splits its work), and what one configuration gives is compared byte by byte with what the first one gave.
- * Truth is the double reference.
- * Usage: parity_attn_gdn [-i ISA]
+ * Attention, gated delta rule and convolution of the cpu backend where they are easily wrong: caches and rings against whole prefill,
+ * windows, packing, gate spikes, nearly and exactly parallel keys, ragged lengths, single tokens. "bits": results must be the same
+ * bytes. Everything runs on every instruction set with 1 and 4 threads (more than there are heads, so that the attention gradient of one
+ * sequence splits its work), and what one configuration gives is compared byte by byte with what the first one gave. Truth is the double
+ * reference. Usage: parity_attn_gdn [-i ISA]
  */
 #include <math.h>
 
@@ -66,7 +66,8 @@ static void bits(const char *what, const float *a, const float *b, int64_t n)
     test_checks++;
     if (differ) {
         test_failed++;
-        printf("FAIL %s: %lld of %lld elements differ, first %lld: %.9g, %.9g\n", what, (long long)differ, (long long)n, (long long)at, (double)a[at], (double)b[at]);
+        printf("FAIL %s: %lld of %lld elements differ, first %lld: %.9g, %.9g\n", what, (long long)differ, (long long)n, (long long)at,
+               (double)a[at], (double)b[at]);
     }
 }
 /* Bytes of a result, remembered from the first configuration. */
@@ -99,7 +100,8 @@ static void rms(const char *what, const float *a, struct view b, double limit, c
     test_checks++;
     if (!ok)
         test_failed++;
-    printf("%s %-44s relative rms %.3g, limit %.3g (%s)%s\n", ok ? "ok  " : "FAIL", what, rel, limit, why, size == 0 ? "  MISTRUSTED: reference is zero" : "");
+    printf("%s %-44s relative rms %.3g, limit %.3g (%s)%s\n", ok ? "ok  " : "FAIL", what, rel, limit, why,
+           size == 0 ? "  MISTRUSTED: reference is zero" : "");
 }
 static void synced(struct backend *be)
 {
@@ -129,16 +131,17 @@ struct windows {
 };
 
 /* n_q queries, the last of n_kv positions whose keys begin at row `at` of a cache of `cap` rows. */
-static void attn_call(struct backend *be, const float *q, const float *k, const float *v, struct attn_out out, int32_t n_q, int32_t at, int32_t n_kv, int64_t cap, struct windows w,
-                      int32_t ring)
+static void attn_call(struct backend *be, const float *q, const float *k, const float *v, struct attn_out out, int32_t n_q, int32_t at,
+                      int32_t n_kv, int64_t cap, struct windows w, int32_t ring)
 {
     int32_t q_off[2] = {0, n_q};
     struct seqs s = {.n = 1, .rows = n_q, .q_off = q_off, .kv_off = &at, .kv_len = &n_kv};
     bool two = w.two >= 0;
-    be_attn(be, &(struct op_attn){.q = f32((float *)(uintptr_t)q, (int64_t)n_q * H * KD), .k = f32((float *)(uintptr_t)k, cap * G * KD), .v = f32((float *)(uintptr_t)v, cap * G * VD),
-                                  .o = f32(out.o, (int64_t)n_q * H * VD), .lse = f32(out.lse, (int64_t)n_q * H),
-                                  .o2 = two ? f32(out.o2, (int64_t)n_q * H * VD) : NO_VIEW, .lse2 = two ? f32(out.lse2, (int64_t)n_q * H) : NO_VIEW, .seqs = &s, .h = H, .g = G,
-                                  .kdim = KD, .vdim = VD, .window = w.one, .window2 = two ? w.two : 0, .ring = ring, .scale = 1 / sqrt(KD)});
+    be_attn(be, &(struct op_attn){.q = f32((float *)(uintptr_t)q, (int64_t)n_q * H * KD), .k = f32((float *)(uintptr_t)k, cap * G * KD),
+                                  .v = f32((float *)(uintptr_t)v, cap * G * VD), .o = f32(out.o, (int64_t)n_q * H * VD),
+                                  .lse = f32(out.lse, (int64_t)n_q * H), .o2 = two ? f32(out.o2, (int64_t)n_q * H * VD) : NO_VIEW,
+                                  .lse2 = two ? f32(out.lse2, (int64_t)n_q * H) : NO_VIEW, .seqs = &s, .h = H, .g = G, .kdim = KD,
+                                  .vdim = VD, .window = w.one, .window2 = two ? w.two : 0, .ring = ring, .scale = 1 / sqrt(KD)});
     synced(be);
 }
 static struct attn_out from_row(struct attn_out x, int64_t row)
@@ -160,7 +163,8 @@ static void attn_same(const char *what, const struct attn_out *a, const struct a
     bits(name, a->lse2, b->lse2, rows * H);
 }
 
-static const struct windows all_windows[] = {{0, -1}, {1, -1}, {9, -1}, {64, -1}, {100, -1}, {1000, -1}, {0, 32}, {70, 7}, {5, 0}, {32, 32}};
+static const struct windows all_windows[] = {{0, -1}, {1, -1}, {9, -1}, {64, -1}, {100, -1}, {1000, -1}, {0, 32}, {70, 7}, {5, 0},
+                                             {32, 32}};
 /* Steps by which the same 200 positions are taken in: prefill of odd pieces, few queries, single tokens. */
 static const int32_t pieces[] = {70, 1, 1, 3, 64, 2, 1, 17, 8, 1, 32};
 
@@ -168,7 +172,8 @@ static const int32_t pieces[] = {70, 1, 1, 3, 64, 2, 1, 17, 8, 1, 32};
 static void attn_caches(const struct env *v)
 {
     enum { FRONT = 3, CAP = T + 8 };
-    float *q = normals(1, T * H * KD), *k = normals(2, T * G * KD), *x = normals(3, T * G * VD), *ck = floats(CAP * G * KD), *cv = floats(CAP * G * VD);
+    float *q = normals(1, T * H * KD), *k = normals(2, T * G * KD), *x = normals(3, T * G * VD), *ck = floats(CAP * G * KD),
+        *cv = floats(CAP * G * VD);
     for (size_t i = 0; i < ARRAY_LEN(all_windows); i++) {
         struct windows w = all_windows[i];
         struct attn_out whole = attn_out(T), part = attn_out(T);
@@ -226,7 +231,8 @@ static void attn_rings(const struct env *v)
     free(q), free(k), free(x);
 }
 
-/* What a window means: longer than the sequence = none; the second output of one pass = a pass of its own; the first output then only differs in rounding. */
+/* What a window means: longer than the sequence = none; the second output of one pass = a pass of its own; the first output then only
+ * differs in rounding. */
 static void attn_windows(const struct env *v)
 {
     float *q = normals(1, T * H * KD), *k = normals(2, T * G * KD), *x = normals(3, T * G * VD);
@@ -276,30 +282,36 @@ typedef void pack_fn(struct backend *be, const struct pack *p, const struct seqs
 static void pack_attn(struct backend *be, const struct pack *p, const struct seqs *s, int64_t row)
 {
     int64_t n = s->rows;
-    be_attn(be, &(struct op_attn){.q = pack_in(p, 0, row, n), .k = pack_in(p, 1, row, n), .v = pack_in(p, 2, row, n), .o = pack_out(p, 0, row, n), .lse = pack_out(p, 1, row, n),
-                                  .o2 = pack_out(p, 2, row, n), .lse2 = pack_out(p, 3, row, n), .seqs = s, .h = H, .g = G, .kdim = KD, .vdim = VD, .window2 = 20, .scale = 0.2});
-    be_attn_bwd(be, &(struct op_attn_bwd){.dq = pack_out(p, 4, row, n), .dk = pack_out(p, 5, row, n), .dv = pack_out(p, 6, row, n), .d_o = pack_in(p, 3, row, n),
-                                          .q = pack_in(p, 0, row, n), .k = pack_in(p, 1, row, n), .v = pack_in(p, 2, row, n), .o = pack_out(p, 0, row, n),
-                                          .lse = pack_out(p, 1, row, n), .o2 = pack_out(p, 2, row, n), .lse2 = pack_out(p, 3, row, n), .seqs = s, .h = H, .g = G, .kdim = KD,
-                                          .vdim = VD, .window2 = 20, .scale = 0.2, .p1 = 0.7, .p2 = 0.3});
+    be_attn(be, &(struct op_attn){.q = pack_in(p, 0, row, n), .k = pack_in(p, 1, row, n), .v = pack_in(p, 2, row, n),
+                                  .o = pack_out(p, 0, row, n), .lse = pack_out(p, 1, row, n), .o2 = pack_out(p, 2, row, n),
+                                  .lse2 = pack_out(p, 3, row, n), .seqs = s, .h = H, .g = G, .kdim = KD, .vdim = VD, .window2 = 20,
+                                  .scale = 0.2});
+    be_attn_bwd(be, &(struct op_attn_bwd){.dq = pack_out(p, 4, row, n), .dk = pack_out(p, 5, row, n), .dv = pack_out(p, 6, row, n),
+                                          .d_o = pack_in(p, 3, row, n), .q = pack_in(p, 0, row, n), .k = pack_in(p, 1, row, n),
+                                          .v = pack_in(p, 2, row, n), .o = pack_out(p, 0, row, n), .lse = pack_out(p, 1, row, n),
+                                          .o2 = pack_out(p, 2, row, n), .lse2 = pack_out(p, 3, row, n), .seqs = s, .h = H, .g = G,
+                                          .kdim = KD, .vdim = VD, .window2 = 20, .scale = 0.2, .p1 = 0.7, .p2 = 0.3});
 }
 static void pack_gdn(struct backend *be, const struct pack *p, const struct seqs *s, int64_t row)
 {
     int64_t n = s->rows;
-    be_gdn(be, &(struct op_gdn){.o = pack_out(p, 0, row, n), .q = pack_in(p, 0, row, n), .k = pack_in(p, 1, row, n), .v = pack_in(p, 2, row, n), .g = pack_in(p, 3, row, n),
-                                .beta = pack_in(p, 4, row, n), .seqs = s, .h = G, .hv = H, .kdim = KD, .vdim = VD, .scale = 0.2});
-    be_gdn_bwd(be, &(struct op_gdn_bwd){.dq = pack_out(p, 1, row, n), .dk = pack_out(p, 2, row, n), .dv = pack_out(p, 3, row, n), .dg = pack_out(p, 4, row, n),
-                                        .dbeta = pack_out(p, 5, row, n), .d_o = pack_in(p, 5, row, n), .q = pack_in(p, 0, row, n), .k = pack_in(p, 1, row, n),
-                                        .v = pack_in(p, 2, row, n), .g = pack_in(p, 3, row, n), .beta = pack_in(p, 4, row, n), .seqs = s, .h = G, .hv = H, .kdim = KD,
+    be_gdn(be, &(struct op_gdn){.o = pack_out(p, 0, row, n), .q = pack_in(p, 0, row, n), .k = pack_in(p, 1, row, n),
+                                .v = pack_in(p, 2, row, n), .g = pack_in(p, 3, row, n), .beta = pack_in(p, 4, row, n), .seqs = s, .h = G,
+                                .hv = H, .kdim = KD, .vdim = VD, .scale = 0.2});
+    be_gdn_bwd(be, &(struct op_gdn_bwd){.dq = pack_out(p, 1, row, n), .dk = pack_out(p, 2, row, n), .dv = pack_out(p, 3, row, n),
+                                        .dg = pack_out(p, 4, row, n), .dbeta = pack_out(p, 5, row, n), .d_o = pack_in(p, 5, row, n),
+                                        .q = pack_in(p, 0, row, n), .k = pack_in(p, 1, row, n), .v = pack_in(p, 2, row, n),
+                                        .g = pack_in(p, 3, row, n), .beta = pack_in(p, 4, row, n), .seqs = s, .h = G, .hv = H, .kdim = KD,
                                         .vdim = VD, .scale = 0.2});
 }
 static void pack_conv(struct backend *be, const struct pack *p, const struct seqs *s, int64_t row)
 {
     int64_t n = s->rows, dim = p->in_w[0];
     struct view w = f32(p->in[2], 4 * dim);
-    be_conv(be, &(struct op_conv){.y = pack_out(p, 0, row, n), .pre = pack_out(p, 1, row, n), .x = pack_in(p, 0, row, n), .w = w, .seqs = s, .dim = dim, .width = 4});
-    be_conv_bwd(be, &(struct op_conv_bwd){.dx = pack_out(p, 2, row, n), .dy = pack_in(p, 1, row, n), .pre = pack_out(p, 1, row, n), .x = pack_in(p, 0, row, n), .w = w, .seqs = s,
-                                          .dim = dim, .width = 4});
+    be_conv(be, &(struct op_conv){.y = pack_out(p, 0, row, n), .pre = pack_out(p, 1, row, n), .x = pack_in(p, 0, row, n), .w = w, .seqs = s,
+                                  .dim = dim, .width = 4});
+    be_conv_bwd(be, &(struct op_conv_bwd){.dx = pack_out(p, 2, row, n), .dy = pack_in(p, 1, row, n), .pre = pack_out(p, 1, row, n),
+                                          .x = pack_in(p, 0, row, n), .w = w, .seqs = s, .dim = dim, .width = 4});
 }
 
 /* Packed, then each sequence alone: bits. */
@@ -343,14 +355,17 @@ static struct pack pack_make(int64_t rows, int n_in, const int64_t *in_w, int n_
 
 /* ---- gated delta rule ---- */
 
-/* Keys: unit vectors around one direction (cosine about `cosine` between any two). Gates: g[i] = -slow |normal|, spikes every 7 tokens when spike > 0. */
+/* Keys: unit vectors around one direction (cosine about `cosine` between any two). Gates: g[i] = -slow |normal|, spikes every 7 tokens
+ * when spike > 0. */
 struct gdn_data {
     int64_t t, h, hv, kd, vd;
     float *q, *k, *v, *g, *beta;
 };
-static struct gdn_data gdn_data(int64_t t, int64_t h, int64_t hv, int64_t kd, int64_t vd, double cosine, double beta_lo, double beta_hi, double slow, double spike)
+static struct gdn_data gdn_data(int64_t t, int64_t h, int64_t hv, int64_t kd, int64_t vd, double cosine, double beta_lo, double beta_hi,
+                                double slow, double spike)
 {
-    struct gdn_data x = {t, h, hv, kd, vd, normals(10, t * h * kd), normals(11, t * h * kd), normals(12, t * hv * vd), normals(13, t * hv), floats(t * hv)};
+    struct gdn_data x = {t, h, hv, kd, vd, normals(10, t * h * kd), normals(11, t * h * kd), normals(12, t * hv * vd), normals(13, t * hv),
+                         floats(t * hv)};
     float *axis = normals(14, kd);
     for (int64_t i = 0; i < t * h; i++) {
         double nq = 0, nk = 0, na = 0;
@@ -385,8 +400,9 @@ struct gdn_out {
 static struct gdn_out gdn_out(const struct gdn_data *x)
 {
     int64_t kv = x->hv * x->kd * x->vd;
-    return (struct gdn_out){floats(x->t * x->hv * x->vd), floats(kv), floats(x->t * x->hv * GDN_CHUNK), floats(CEIL_DIV(x->t, GDN_CHUNK) * kv), floats(x->t * x->h * x->kd),
-                            floats(x->t * x->h * x->kd), floats(x->t * x->hv * x->vd), floats(x->t * x->hv), floats(x->t * x->hv)};
+    return (struct gdn_out){floats(x->t * x->hv * x->vd), floats(kv), floats(x->t * x->hv * GDN_CHUNK),
+                            floats(CEIL_DIV(x->t, GDN_CHUNK) * kv), floats(x->t * x->h * x->kd), floats(x->t * x->h * x->kd),
+                            floats(x->t * x->hv * x->vd), floats(x->t * x->hv), floats(x->t * x->hv)};
 }
 static void gdn_out_free(struct gdn_out *y)
 {
@@ -398,11 +414,13 @@ static void gdn_forward(struct backend *be, const struct gdn_data *x, struct gdn
     int32_t off[2] = {0, n};
     struct seqs s = {.n = 1, .rows = n, .q_off = off};
     int64_t kv = x->hv * x->kd * x->vd;
-    be_gdn(be, &(struct op_gdn){.o = f32(y->o + t0 * x->hv * x->vd, n * x->hv * x->vd), .s_out = f32(y->s, kv), .ainv = save ? f32(y->ainv, n * x->hv * GDN_CHUNK) : NO_VIEW,
-                                .hs = save ? f32(y->hs, CEIL_DIV(n, GDN_CHUNK) * kv) : NO_VIEW, .q = f32(x->q + t0 * x->h * x->kd, n * x->h * x->kd),
-                                .k = f32(x->k + t0 * x->h * x->kd, n * x->h * x->kd), .v = f32(x->v + t0 * x->hv * x->vd, n * x->hv * x->vd), .g = f32(x->g + t0 * x->hv, n * x->hv),
-                                .beta = f32(x->beta + t0 * x->hv, n * x->hv), .s_in = f32(s_in, kv), .seqs = &s, .h = x->h, .hv = x->hv, .kdim = x->kd, .vdim = x->vd,
-                                .scale = 1 / sqrt((double)x->kd)});
+    be_gdn(be, &(struct op_gdn){.o = f32(y->o + t0 * x->hv * x->vd, n * x->hv * x->vd), .s_out = f32(y->s, kv),
+                                .ainv = save ? f32(y->ainv, n * x->hv * GDN_CHUNK) : NO_VIEW, .hs = save
+                                ? f32(y->hs, CEIL_DIV(n, GDN_CHUNK) * kv) : NO_VIEW, .q = f32(x->q + t0 * x->h * x->kd, n * x->h * x->kd),
+                                .k = f32(x->k + t0 * x->h * x->kd, n * x->h * x->kd), .v = f32(x->v + t0 * x->hv * x->vd,
+                                    n * x->hv * x->vd), .g = f32(x->g + t0 * x->hv, n * x->hv),
+                                .beta = f32(x->beta + t0 * x->hv, n * x->hv), .s_in = f32(s_in, kv), .seqs = &s, .h = x->h, .hv = x->hv,
+                                .kdim = x->kd, .vdim = x->vd, .scale = 1 / sqrt((double)x->kd)});
     synced(be);
 }
 static void gdn_backward(struct backend *be, const struct gdn_data *x, struct gdn_out *y, float *d_o, bool saved)
@@ -410,10 +428,12 @@ static void gdn_backward(struct backend *be, const struct gdn_data *x, struct gd
     int32_t off[2] = {0, (int32_t)x->t};
     struct seqs s = {.n = 1, .rows = x->t, .q_off = off};
     int64_t qk = x->t * x->h * x->kd, v = x->t * x->hv * x->vd, g = x->t * x->hv;
-    be_gdn_bwd(be, &(struct op_gdn_bwd){.dq = f32(y->dq, qk), .dk = f32(y->dk, qk), .dv = f32(y->dv, v), .dg = f32(y->dg, g), .dbeta = f32(y->dbeta, g), .d_o = f32(d_o, v),
-                                        .q = f32(x->q, qk), .k = f32(x->k, qk), .v = f32(x->v, v), .g = f32(x->g, g), .beta = f32(x->beta, g),
-                                        .ainv = saved ? f32(y->ainv, g * GDN_CHUNK) : NO_VIEW, .hs = saved ? f32(y->hs, CEIL_DIV(x->t, GDN_CHUNK) * x->hv * x->kd * x->vd) : NO_VIEW,
-                                        .seqs = &s, .h = x->h, .hv = x->hv, .kdim = x->kd, .vdim = x->vd, .scale = 1 / sqrt((double)x->kd)});
+    be_gdn_bwd(be, &(struct op_gdn_bwd){.dq = f32(y->dq, qk), .dk = f32(y->dk, qk), .dv = f32(y->dv, v), .dg = f32(y->dg, g),
+                                        .dbeta = f32(y->dbeta, g), .d_o = f32(d_o, v), .q = f32(x->q, qk), .k = f32(x->k, qk),
+                                        .v = f32(x->v, v), .g = f32(x->g, g), .beta = f32(x->beta, g),
+                                        .ainv = saved ? f32(y->ainv, g * GDN_CHUNK) : NO_VIEW, .hs = saved
+                                        ? f32(y->hs, CEIL_DIV(x->t, GDN_CHUNK) * x->hv * x->kd * x->vd) : NO_VIEW, .seqs = &s, .h = x->h,
+                                        .hv = x->hv, .kdim = x->kd, .vdim = x->vd, .scale = 1 / sqrt((double)x->kd)});
     synced(be);
 }
 struct gdn_truth {
@@ -427,10 +447,11 @@ static struct gdn_truth gdn_truth(struct backend *ref, const struct gdn_data *x,
     struct view q = f64(x->q, nqk), k = f64(x->k, nqk), v = f64(x->v, nv), g = f64(x->g, ng), beta = f64(x->beta, ng), go = f64(d_o, nv);
     struct gdn_truth r = {zeros64(nv), zeros64(x->hv * x->kd * x->vd), zeros64(nqk), zeros64(nqk), zeros64(nv), zeros64(ng), zeros64(ng)};
     double scale = 1 / sqrt((double)x->kd);
-    be_gdn(ref, &(struct op_gdn){.o = r.o, .s_out = r.s, .q = q, .k = k, .v = v, .g = g, .beta = beta, .seqs = &s, .h = x->h, .hv = x->hv, .kdim = x->kd, .vdim = x->vd,
-                                 .scale = scale});
-    be_gdn_bwd(ref, &(struct op_gdn_bwd){.dq = r.dq, .dk = r.dk, .dv = r.dv, .dg = r.dg, .dbeta = r.dbeta, .d_o = go, .q = q, .k = k, .v = v, .g = g, .beta = beta, .seqs = &s,
-                                         .h = x->h, .hv = x->hv, .kdim = x->kd, .vdim = x->vd, .scale = scale});
+    be_gdn(ref, &(struct op_gdn){.o = r.o, .s_out = r.s, .q = q, .k = k, .v = v, .g = g, .beta = beta, .seqs = &s, .h = x->h, .hv = x->hv,
+                                 .kdim = x->kd, .vdim = x->vd, .scale = scale});
+    be_gdn_bwd(ref, &(struct op_gdn_bwd){.dq = r.dq, .dk = r.dk, .dv = r.dv, .dg = r.dg, .dbeta = r.dbeta, .d_o = go, .q = q, .k = k,
+                                         .v = v, .g = g, .beta = beta, .seqs = &s, .h = x->h, .hv = x->hv, .kdim = x->kd, .vdim = x->vd,
+                                         .scale = scale});
     synced(ref);
     free(q.p), free(k.p), free(v.p), free(g.p), free(beta.p), free(go.p);
     return r;
@@ -441,15 +462,18 @@ static void gdn_truth_free(struct gdn_truth *r)
 }
 
 /*
- * Relative rms limits. The operator notes measured bf16 operands (unit roundoff 2^-9) with float sums at d = 128, T = 1024 for three kinds of keys; float operands have 2^-24, so
- * those values times 2^-15, times 8 because float sums, free there, now round as coarsely as the operands: a chain of n <= 128 adds about sqrt(n) / 2 < 6 roundings to each.
+ * Relative rms limits. The operator notes measured bf16 operands (unit roundoff 2^-9) with float sums at d = 128, T = 1024 for three
+ * kinds of keys; float operands have 2^-24, so those values times 2^-15, times 8 because float sums, free there, now round as coarsely
+ * as the operands: a chain of n <= 128 adds about sqrt(n) / 2 < 6 roundings to each.
  */
 struct limits {
     double o, s, dq, dk, dv, dg, dbeta;
 };
-static const struct limits limits_a = {3.8e-3, 3.0e-3, 3.4e-3, 3.7e-3, 3.2e-3, 3.7e-3, 3.3e-3}, limits_b = {8.1e-3, 3.5e-3, 4.1e-3, 4.7e-3, 7.7e-3, 1.1e-2, 6.8e-3},
+static const struct limits limits_a = {3.8e-3, 3.0e-3, 3.4e-3, 3.7e-3, 3.2e-3, 3.7e-3, 3.3e-3},
+    limits_b = {8.1e-3, 3.5e-3, 4.1e-3, 4.7e-3, 7.7e-3, 1.1e-2, 6.8e-3},
                            limits_c = {1.9e-2, 5.2e-3, 5.3e-3, 1.3e-2, 2.1e-2, 1.3e-2, 2.3e-2},
-                           /* all but equal keys: the double reference's dg moves by 4.1e-6 = 2^-15 x 0.135 when q, k, v change by a relative 2^-24 at random */
+                           /* all but equal keys: the double reference's dg moves by 4.1e-6 = 2^-15 x 0.135 when q, k, v change by a
+                            * relative 2^-24 at random */
                            limits_d = {1.9e-2, 5.2e-3, 5.3e-3, 1.3e-2, 2.1e-2, 0.135, 2.3e-2};
 
 static void gdn_against_truth(const struct env *v, const char *what, int slot, struct gdn_data x, struct limits m)
@@ -531,8 +555,9 @@ static void conv_pieces(const struct env *v)
     for (size_t i = 0; i < ARRAY_LEN(at); i++) {
         int32_t from = i ? at[i - 1] : 0, n = i ? at[i] - from : N, off[2] = {0, n};
         struct seqs s = {.n = 1, .rows = n, .q_off = off};
-        be_conv(v->be, &(struct op_conv){.y = f32((i ? part : whole) + from * DIM, n * DIM), .x = f32(x + from * DIM, n * DIM), .w = f32(w, DIM * 4),
-                                         .state = i ? f32(state, 3 * DIM) : NO_VIEW, .seqs = &s, .dim = DIM, .width = 4});
+        be_conv(v->be, &(struct op_conv){.y = f32((i ? part : whole) + from * DIM, n * DIM), .x = f32(x + from * DIM, n * DIM),
+                                         .w = f32(w, DIM * 4), .state = i ? f32(state, 3 * DIM) : NO_VIEW, .seqs = &s, .dim = DIM,
+                                         .width = 4});
     }
     synced(v->be);
     bits("convolution in pieces", whole, part, N * DIM);
@@ -548,7 +573,8 @@ static void run_all(const struct env *v)
     attn_caches(v);
     attn_rings(v);
     attn_windows(v);
-    struct pack p = pack_make(rows, 4, (int64_t[]){H * KD, G * KD, G * VD, H * VD}, 7, (int64_t[]){H * VD, H, H * VD, H, H * KD, G * KD, G * VD});
+    struct pack p = pack_make(rows, 4, (int64_t[]){H * KD, G * KD, G * VD, H * VD}, 7, (int64_t[]){H * VD, H, H * VD, H, H * KD, G * KD,
+                                  G * VD});
     packed(v, "attention", 10, pack_attn, &p);
     p = pack_make(rows, 6, (int64_t[]){G * KD, G * KD, H * VD, H, H, H * VD}, 6, (int64_t[]){H * VD, G * KD, G * KD, H * VD, H, H});
     for (int64_t i = 0; i < rows * H; i++) {
@@ -578,7 +604,8 @@ int main(int argc, char **argv)
     struct pool *pool[2];
     struct env v = {.first = true};
     const char *only = argc == 3 && !strcmp(argv[1], "-i") ? argv[2] : NULL;
-    if (pool_open(&pool[0], 1, e) != 0 || pool_open(&pool[1], 4, e) != 0 || backend_open(&v.ref, &(struct backend_opts){.name = "ref64", .pool = pool[1]}, e) != 0) {
+    if (pool_open(&pool[0], 1, e) != 0 || pool_open(&pool[1], 4, e) != 0 || backend_open(&v.ref,
+            &(struct backend_opts){.name = "ref64", .pool = pool[1]}, e) != 0) {
         printf("FAIL: %s\n", e->msg);
         return 1;
     }

@@ -8,7 +8,8 @@
 static void setup(struct gates *g)
 {
     static const double alpha[4][MAX_OPS] = {{0, 0, 0}, {0.4, -0.3, 0.1}, {-1.2, 0.7, 0.65}, {0, 0, 0}};
-    *g = (struct gates){.layers = 4, .ops = 3, .kind = {MIX_FULL, MIX_WINDOW, MIX_GDN}, .cost = {1, 0.125, 0}, .searched = {false, true, true, true}};
+    *g = (struct gates){.layers = 4, .ops = 3, .kind = {MIX_FULL, MIX_WINDOW, MIX_GDN}, .cost = {1, 0.125, 0},
+                        .searched = {false, true, true, true}};
     memcpy(g->alpha, alpha, sizeof alpha);
 }
 

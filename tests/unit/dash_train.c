@@ -1,6 +1,7 @@
 /*
- * Stages 1 to 3 on a tiny random model: the loss goes down, a training or search that is interrupted after every single step ends with the bits of an unbroken one, the best checkpoint is the one of the least held-out loss, and a
- * weight that is not a number stops the training with stage, step, layer and tensor named and the last good checkpoint kept.
+ * Stages 1 to 3 on a tiny random model: the loss goes down, a training or search that is interrupted after every single step ends with
+ * the bits of an unbroken one, the best checkpoint is the one of the least held-out loss, and a weight that is not a number stops the
+ * training with stage, step, layer and tensor named and the last good checkpoint kept.
  */
 #include <math.h>
 #include <signal.h>
@@ -48,7 +49,8 @@ static void make_shard(const char *dir)
 /* Everything from nothing, as a new process has it. */
 static void open_all(struct setup *s)
 {
-    struct mcfg c = {.arch = ARCH_QWEN2, .L = LAYERS, .d = 32, .H = 4, .G = 2, .head_dim = 8, .F = 24, .N = VOCAB, .max_pos = 64, .eps = 1e-6, .tie_embeddings = true, .bos = -1, .pad = -1};
+    struct mcfg c = {.arch = ARCH_QWEN2, .L = LAYERS, .d = 32, .H = 4, .G = 2, .head_dim = 8, .F = 24, .N = VOCAB, .max_pos = 64,
+                     .eps = 1e-6, .tie_embeddings = true, .bos = -1, .pad = -1};
     struct init_normal in = {.seed = 7, .std = 0.3};
     struct linset_opts lo = LINSET_OPTS;
     char dir[1024];
@@ -72,15 +74,19 @@ static void close_all(struct setup *s)
 
 static struct train_opts opts(const char *stage, const char *dir, const char *metrics, int64_t steps)
 {
-    return (struct train_opts){.stage = stage, .dir = dir, .metrics_path = metrics, .steps = steps, .batch = 4, .micro = 2, .lr = {2e-3, 1e-2}, .schedule = SCHED_COSINE, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8,
-                               .wd = 0.01, .clip = 1, .seed = 5, .row_hi = ROWS - HELDOUT, .eval_every = 2, .ckpt_every = 1, .log_every = 1, .keep_best = dir != NULL};
+    return (struct train_opts){.stage = stage, .dir = dir, .metrics_path = metrics, .steps = steps, .batch = 4, .micro = 2,
+                               .lr = {2e-3, 1e-2}, .schedule = SCHED_COSINE, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .wd = 0.01, .clip = 1,
+                               .seed = 5, .row_hi = ROWS - HELDOUT, .eval_every = 2, .ckpt_every = 1, .log_every = 1,
+                               .keep_best = dir != NULL};
 }
 
 enum which { ALIGN_FORCED, ALIGN_FREE, ALIGN_MSE, DISTILL, DISTILL_ANSWERS, KINDS };
 static const char *const names[] = {"align, teacher-forced", "align, free-running", "align, mse", "distill", "distill, answers"};
 
-/* One training into dir (NULL: nothing is kept); the weights that it ends with are hashed into hex. poison: the layer whose tensor gets a NaN, -1 none; bad_teacher: the teacher's. */
-static int train(enum which w, const char *dir, int64_t steps, int poison, bool bad_teacher, char hex[65], struct train_result *out, struct err *why)
+/* One training into dir (NULL: nothing is kept); the weights that it ends with are hashed into hex. poison: the layer whose tensor gets
+ * a NaN, -1 none; bad_teacher: the teacher's. */
+static int train(enum which w, const char *dir, int64_t steps, int poison, bool bad_teacher, char hex[65], struct train_result *out,
+                 struct err *why)
 {
     struct setup s;
     char metrics[1024];
@@ -143,7 +149,8 @@ static void test_loss_goes_down(void)
         char hex[65];
         int k = w == DISTILL_ANSWERS; /* what it minimises stands second */
         CHECK_OK(train(w, NULL, LONG, -1, false, hex, &r, e));
-        printf("%s: training loss %.5f -> %.5f, held-out %.5f -> %.5f\n", names[w], r.loss_first, r.loss_last, r.eval_first[k], r.eval_last[k]);
+        printf("%s: training loss %.5f -> %.5f, held-out %.5f -> %.5f\n", names[w], r.loss_first, r.loss_last, r.eval_first[k],
+               r.eval_last[k]);
         CHECK(r.loss_last < r.loss_first);
         CHECK(w == DISTILL_ANSWERS || r.eval_last[0] < r.eval_first[0]);
         CHECK_EQ_I(r.steps, LONG);
@@ -154,7 +161,8 @@ static int search(const char *dir, struct search_result *out, struct err *why)
 {
     struct setup s;
     open_all(&s);
-    struct search_opts o = {.window_op = true, .window = 8, .lambda = 0.1, .steps = STEPS, .micro = 2, .accumulate = 2, .anneal = ANNEAL_LINEAR, .t_hi = 1, .t_lo = 0.1, .lr = 0.1, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8,
+    struct search_opts o = {.window_op = true, .window = 8, .lambda = 0.1, .steps = STEPS, .micro = 2, .accumulate = 2,
+                            .anneal = ANNEAL_LINEAR, .t_hi = 1, .t_lo = 0.1, .lr = 0.1, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8,
                             .alpha_init_std = 0.1, .tau = 1, .seed = 5, .row_hi = ROWS - HELDOUT, .heldout = HELDOUT, .ckpt_every = 1};
     int rc = search_run(s.teacher, s.lin, &s.data, NULL, &o, dir, out, why);
     close_all(&s);
@@ -201,8 +209,10 @@ static void test_resume(enum which w)
         one_step(w, broken);
     CHECK_OK(train(w, broken, STEPS, -1, false, got, &b, e));
     CHECK_STR(got, want);
-    CHECK(same_file(whole, broken, "last.safetensors") && same_file(whole, broken, "best.safetensors") && same_file(whole, broken, "metrics.tsv"));
-    CHECK(a.loss_first == b.loss_first && a.loss_last == b.loss_last && a.eval_first[0] == b.eval_first[0] && a.eval_last[0] == b.eval_last[0] && a.tokens == b.tokens && a.flops == b.flops);
+    CHECK(same_file(whole, broken, "last.safetensors") && same_file(whole, broken, "best.safetensors") &&
+          same_file(whole, broken, "metrics.tsv"));
+    CHECK(a.loss_first == b.loss_first && a.loss_last == b.loss_last && a.eval_first[0] == b.eval_first[0] &&
+          a.eval_last[0] == b.eval_last[0] && a.tokens == b.tokens && a.flops == b.flops);
     CHECK(a.best == b.best && a.best_step == b.best_step);
     CHECK_OK(train(w, broken, STEPS, -1, false, got, &b, e)); /* once more: nothing is trained again */
     CHECK_STR(got, want);
@@ -278,9 +288,11 @@ static void test_not_a_number(void)
         CHECK(train(w, NULL, STEPS, 1, false, hex, &r, &why) != 0);
         printf("%s: %s\n", names[w], why.msg);
         CHECK_EQ_I(why.code, E_NUMERIC);
-        CHECK(strstr(why.msg, w == DISTILL ? "distill: step 0 of 6" : "align: step 0 of 6") && strstr(why.msg, "first bad weights: layer 1, tensor 'model.layers.1.self_attn.v_proj.weight'"));
+        CHECK(strstr(why.msg, w == DISTILL ? "distill: step 0 of 6" : "align: step 0 of 6") && strstr(why.msg,
+                  "first bad weights: layer 1, tensor 'model.layers.1.self_attn.v_proj.weight'"));
     }
-    /* In the middle: one good step, then a teacher that turned bad. The checkpoint of step 1 stays as it is, and the training goes on from it. */
+    /* In the middle: one good step, then a teacher that turned bad. The checkpoint of step 1 stays as it is, and the training goes on
+     * from it. */
     folder(dir, "bad");
     one_step(DISTILL, dir);
     CHECK_OK(sha256_file(path_join(path, dir, "last.safetensors"), before, e));

@@ -25,7 +25,8 @@ static void test_round_trip(const char *dir)
     struct shard s;
     make(dir);
     CHECK_OK(shard_open(&s, dir, true, e));
-    CHECK(s.rows == 3 && s.seq == SEQ && s.vocab == VOCAB && s.tokens == 11 && s.answer_tokens == 3 && s.ruler_rows == 2 && s.text_rows == 1);
+    CHECK(s.rows == 3 && s.seq == SEQ && s.vocab == VOCAB && s.tokens == 11 && s.answer_tokens == 3 && s.ruler_rows == 2 &&
+          s.text_rows == 1);
     CHECK_STR(s.tokenizer_sha256, tok_hash);
     CHECK_EQ_I(strlen(s.sha256), 64);
     CHECK(s.len[0] == 6 && s.len[1] == 2 && s.len[2] == 3);

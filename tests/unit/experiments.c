@@ -1,4 +1,5 @@
-/* Manifests (every error at once), plans (matrix, points, fan, sharing, resuming), run directories. No model is involved: stage kinds of this file write small text files. */
+/* Manifests (every error at once), plans (matrix, points, fan, sharing, resuming), run directories. No model is involved: stage kinds of
+ * this file write small text files. */
 #include <unistd.h>
 
 #include "core/log.h"
@@ -10,15 +11,18 @@
 
 static const char *const colours[] = {"red", "green", NULL};
 static const struct param_spec make_params[] = {{.name = "source", .type = PT_REF, .help = "an input"},
-                                                {.name = "n", .type = PT_INT, .def = "3", .lo = 1, .hi = 1000, .unit = "rows", .help = "a number"},
-                                                {.name = "seed", .type = PT_INT, .def = "0", .help = "a seed"},
+                                                {.name = "n", .type = PT_INT, .def = "3", .lo = 1, .hi = 1000, .unit = "rows",
+                                                 .help = "a number"}, {.name = "seed", .type = PT_INT, .def = "0", .help = "a seed"},
                                                 {.name = "colour", .type = PT_WORD, .def = "red", .words = colours, .help = "a word"},
                                                 {.name = "threads", .type = PT_INT, .def = "1", .help = "changes no result", .free = true}};
-static const struct param_spec pick_params[] = {{.name = "from", .type = PT_REF, .help = "a make stage"}, {.name = "k", .type = PT_INT, .help = "how many"}, {.name = "rate", .type = PT_NUM, .def = "0.5", .help = "a rate"}};
+static const struct param_spec pick_params[] = {{.name = "from", .type = PT_REF, .help = "a make stage"},
+                                                {.name = "k", .type = PT_INT, .help = "how many"},
+                                                {.name = "rate", .type = PT_NUM, .def = "0.5", .help = "a rate"}};
 static const struct param_spec use_params[] = {{.name = "what", .type = PT_REF, .help = "pick stages", .fan = true},
                                                {.name = "extra", .type = PT_REFS, .def = "", .help = "more stages"},
                                                {.name = "seed", .type = PT_INT, .def = "0", .help = "a seed"}};
-static const struct param_spec again_params[] = {{.name = "scores", .type = PT_REF, .def = "", .help = "a pick stage, all of it", .whole = true}};
+static const struct param_spec again_params[] = {{.name = "scores", .type = PT_REF, .def = "", .help = "a pick stage, all of it",
+                                                  .whole = true}};
 
 struct world {
     int ran, fail_k, decline_k; /* 'pick' fails, declines at this k */
@@ -63,14 +67,19 @@ static int plan_make_cost(void *env, const struct node *n, struct stage_cost *c,
     c->tokens = 10 * node_i64(n, "n");
     return 0;
 }
-static const struct stage_kind kind_make = {.name = "make", .about = "makes", .version = 1, .params = make_params, .n_params = ARRAY_LEN(make_params), .plan = plan_make_cost, .run = run_make};
-static const struct stage_kind kind_pick = {.name = "pick", .about = "picks", .version = 1, .params = pick_params, .n_params = ARRAY_LEN(pick_params), .by_content = true, .run = run_pick};
-static const struct stage_kind kind_use = {.name = "use", .about = "uses", .version = 1, .params = use_params, .n_params = ARRAY_LEN(use_params), .run = run_use};
-static const struct stage_kind kind_again = {.name = "again", .about = "uses what is not in the identity", .version = 1, .params = again_params, .n_params = ARRAY_LEN(again_params), .run = run_use};
+static const struct stage_kind kind_make = {.name = "make", .about = "makes", .version = 1, .params = make_params,
+                                            .n_params = ARRAY_LEN(make_params), .plan = plan_make_cost, .run = run_make};
+static const struct stage_kind kind_pick = {.name = "pick", .about = "picks", .version = 1, .params = pick_params,
+                                            .n_params = ARRAY_LEN(pick_params), .by_content = true, .run = run_pick};
+static const struct stage_kind kind_use = {.name = "use", .about = "uses", .version = 1, .params = use_params,
+                                           .n_params = ARRAY_LEN(use_params), .run = run_use};
+static const struct stage_kind kind_again = {.name = "again", .about = "uses what is not in the identity", .version = 1,
+                                             .params = again_params, .n_params = ARRAY_LEN(again_params), .run = run_use};
 static const struct stage_kind *const kinds[] = {&kind_make, &kind_pick, &kind_use, &kind_again};
 static const char *const report_words[] = {"table"};
 static struct world world;
-static const struct registry reg = {.kinds = kinds, .n = ARRAY_LEN(kinds), .env = &world, .report_kinds = report_words, .n_report_kinds = 1};
+static const struct registry reg = {.kinds = kinds, .n = ARRAY_LEN(kinds), .env = &world, .report_kinds = report_words,
+                                    .n_report_kinds = 1};
 
 static char dir[] = "/tmp/dashlab-experiments-XXXXXX";
 static char input[1024];
@@ -112,29 +121,38 @@ static void refused(const char *text, const char *scale, const char *const *want
 static void test_manifest_errors(void)
 {
     /* several at once, each with its place, the line and a caret */
-    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src, n: 0}\n  - {id: b, kind: pikc}\n  - {id: c, kind: pick, from: a, kk: 3}\n", "m.yaml:6:41: error: 'n': 0 is outside 1..1000 rows",
-            "m.yaml:7:19: error: unknown stage kind 'pikc'; did you mean 'pick'?", "m.yaml:8:", "unknown key 'kk'", "stage 'c' of kind 'pick' needs 'k' (how many)", "^", "- {id: b, kind: pikc}");
-    REFUSED("dash: 2\nname: Demo\nstages: []\n", "'dash: 1' (the schema version) is needed, found 2", "lower-case letters, digits and '-'", "at least one stage");
+    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src, n: 0}\n  - {id: b, kind: pikc}\n  - {id: c, kind: pick, from: a, kk: 3}\n",
+            "m.yaml:6:41: error: 'n': 0 is outside 1..1000 rows", "m.yaml:7:19: error: unknown stage kind 'pikc'; did you mean 'pick'?",
+            "m.yaml:8:", "unknown key 'kk'", "stage 'c' of kind 'pick' needs 'k' (how many)", "^", "- {id: b, kind: pikc}");
+    REFUSED("dash: 2\nname: Demo\nstages: []\n", "'dash: 1' (the schema version) is needed, found 2", "lower-case letters, digits and '-'",
+            "at least one stage");
     REFUSED(HEAD "stagse: []\n", "unknown key 'stagse' in the manifest; did you mean 'stages'?");
-    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: scr, n: x, colour: gren}\n", "refers to 'scr', which is no stage or input", "'x' is not an integer", "did you mean 'green'?");
+    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: scr, n: x, colour: gren}\n", "refers to 'scr', which is no stage or input",
+            "'x' is not an integer", "did you mean 'green'?");
     REFUSED(HEAD "stages:\n  - {id: b, kind: pick, from: a, k: 1}\n  - {id: a, kind: make, source: src}\n", "does not stand before it");
     REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: a, kind: make, source: src}\n", "two stages are called 'a'");
     REFUSED(HEAD "stages:\n  - {id: 'a,b', kind: make, source: src}\n", "stage id 'a,b'");
     REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src, matrix: {n: []}}\n", "matrix parameter 'n' needs a list");
     REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src, points: [{n: 1}, {m: 2}]}\n", "unknown key 'm'");
-    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: pick, from: a, points: [{k: 1}, {rate: 2}]}\n", "needs 'k'"); /* given at one point only */
-    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: pick, from: a, k: 1}\n  - {id: c, kind: use, what: [src, b]}\n", "input 'src' cannot stand in a list");
-    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: pick, k: 1, matrix: {from: [a, q]}}\n  - {id: c, kind: pick, k: 1, points: [{from: b}, {k: 2, from: z}]}\n",
-            "'from' of stage 'b' refers to 'q'", "'from' of stage 'c' refers to 'z'");
-    REFUSED(HEAD "stages: [{id: a, kind: make, source: src}]\nreports: [{kind: tabel, name: t}, {kind: table, name: t}, {name: q}]\n", "unknown report kind 'tabel'; did you mean 'table'?",
-            "two reports are called 't'", "a report needs 'kind' and 'name'");
-    REFUSED(HEAD "scales:\n  tiny: {b.n: 3, a.m: 3, skip: [x], inputs.q: z, inputs.src.sha: 0}\nstages: [{id: a, kind: make, source: src}]\n", "'b.n' names no stage", "unknown key 'm'", "'skip' names no stage",
-            "'inputs.q' names no input", "'inputs.src.sha'");
+    // given at one point only
+    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: pick, from: a, points: [{k: 1}, {rate: 2}]}\n",
+            "needs 'k'");
+    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: pick, from: a, k: 1}\n  - {id: c, kind: use, what: "
+            "[src, b]}\n", "input 'src' cannot stand in a list");
+    REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: pick, k: 1, matrix: {from: [a, q]}}\n  - {id: c, kind: "
+            "pick, k: 1, points: [{from: b}, {k: 2, from: z}]}\n", "'from' of stage 'b' refers to 'q'",
+            "'from' of stage 'c' refers to 'z'");
+    REFUSED(HEAD "stages: [{id: a, kind: make, source: src}]\nreports: [{kind: tabel, name: t}, {kind: table, name: t}, {name: q}]\n",
+            "unknown report kind 'tabel'; did you mean 'table'?", "two reports are called 't'", "a report needs 'kind' and 'name'");
+    REFUSED(HEAD "scales:\n  tiny: {b.n: 3, a.m: 3, skip: [x], inputs.q: z, inputs.src.sha: 0}\nstages: [{id: a, kind: make, source: "
+            "src}]\n", "'b.n' names no stage", "unknown key 'm'", "'skip' names no stage", "'inputs.q' names no input", "'inputs.src.sha'");
     REFUSED(HEAD "scales:\n  tiny: {skip: a}\nstages: [{id: a, kind: make, source: src}]\n", "'skip' must be a list");
-    REFUSED(HEAD "stages:\n  - [x]\n  - {id: a}\n  - {id: b, kind: pick, from: c, k: 1}\n", "a stage must be a map", "a stage needs 'id' and 'kind'", "refers to 'c'");
+    REFUSED(HEAD "stages:\n  - [x]\n  - {id: a}\n  - {id: b, kind: pick, from: c, k: 1}\n", "a stage must be a map",
+            "a stage needs 'id' and 'kind'", "refers to 'c'");
     REFUSED(HEAD "scales: {huge: {}}\nstages: [{id: a, kind: make, source: src}]\n", "unknown key 'huge' in 'scales'", "no scale 'tiny'");
     struct manifest m;
-    CHECK_ERR(manifest_load(&m, manifest_file(HEAD "stages: [{id: a, kind: make, source: src}]\n"), "big", &reg, e), E_USAGE, "unknown scale 'big'");
+    CHECK_ERR(manifest_load(&m, manifest_file(HEAD "stages: [{id: a, kind: make, source: src}]\n"), "big", &reg, e), E_USAGE,
+              "unknown scale 'big'");
     CHECK_ERR(manifest_load(&m, "/nowhere/m.yaml", "tiny", &reg, e), E_INPUT, "/nowhere/m.yaml");
 }
 
@@ -143,7 +161,8 @@ static void test_canon(void)
     struct arena a;
     char why[256];
     arena_init(&a, 0);
-    const struct param_spec ints = {.name = "l", .type = PT_INTS}, num = {.name = "x", .type = PT_NUM}, flag = {.name = "b", .type = PT_BOOL}, *n = &make_params[1];
+    const struct param_spec ints = {.name = "l", .type = PT_INTS}, num = {.name = "x", .type = PT_NUM},
+        flag = {.name = "b", .type = PT_BOOL}, *n = &make_params[1];
     CHECK_STR(param_canon(&a, n, "1e2", why), "100");
     CHECK_STR(param_canon(&a, &num, "1e-1", why), "0.1");
     CHECK_STR(param_canon(&a, &num, "2k", why), "2000.0");
@@ -221,7 +240,9 @@ static void test_expand(void)
     CHECK_STR(m.caption, "cut");
     close_plan(&m, &p);
     /* a reference that is not a fan must be one run */
-    CHECK_OK(manifest_load(&m, manifest_file(HEAD "stages:\n  - {id: a, kind: make, source: src, matrix: {n: [1, 2]}}\n  - {id: b, kind: pick, from: a, k: 1}\n"), "tiny", &reg, e));
+    CHECK_OK(manifest_load(&m,
+                           manifest_file(HEAD "stages:\n  - {id: a, kind: make, source: src, matrix: {n: [1, 2]}}\n  - {id: b, kind: "
+                                         "pick, from: a, k: 1}\n"), "tiny", &reg, e));
     CHECK_ERR(plan_make(&p, &m, &reg, dir, e), E_USAGE, "refers to 'a', which has several runs");
     manifest_free(&m);
 }
@@ -230,7 +251,9 @@ static void test_keys(void)
 {
     struct manifest m, m2;
     struct plan p, p2;
-    open_plan(&m, &p, HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: make, source: src, n: 3, threads: 8}\n  - {id: c, kind: make, source: src, n: 4}\n", "tiny");
+    open_plan(&m, &p,
+              HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: b, kind: make, source: src, n: 3, threads: 8}\n  - {id: c, "
+              "kind: make, source: src, n: 4}\n", "tiny");
     CHECK_STR(nth(&p, "a", 0)->key, nth(&p, "b", 0)->key); /* defaults spelt out and free parameters change nothing */
     CHECK(strcmp(nth(&p, "a", 0)->key, nth(&p, "c", 0)->key) != 0);
     CHECK(strstr(nth(&p, "a", 0)->inputs_text, "schema 1\nkind make\nversion 1\nsource sha256 ") == nth(&p, "a", 0)->inputs_text);
@@ -243,7 +266,9 @@ static void test_keys(void)
     CHECK(strcmp(key, nth(&p2, "a", 0)->key) != 0);
     close_plan(&m2, &p2);
     CHECK_OK(file_write(input, "bytes", 5, e));
-    CHECK_OK(manifest_load(&m, manifest_file("dash: 1\nname: demo\ninputs:\n  src: {path: @, sha256: 00ff}\nstages: [{id: a, kind: make, source: src}]\n"), "tiny", &reg, e));
+    CHECK_OK(manifest_load(&m,
+                           manifest_file("dash: 1\nname: demo\ninputs:\n  src: {path: @, sha256: 00ff}\nstages: [{id: a, kind: make, "
+                                         "source: src}]\n"), "tiny", &reg, e));
     CHECK_ERR(plan_make(&p, &m, &reg, dir, e), E_INPUT, "the manifest pins 00ff");
     manifest_free(&m);
 }
@@ -288,8 +313,11 @@ static void test_whole(void)
     struct plan p;
     struct plan_summary s;
     struct run_options o = {.only = ""};
-    open_plan(&m, &p, HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 78}\n  - {id: p20, kind: pick, from: one, k: 20}\n  - {id: p21, kind: pick, from: one, k: 21}\n"
-                           "  - {id: a, kind: again, scores: p20}\n  - {id: b, kind: again, scores: p21}\n  - {id: c, kind: again, scores: p20}\n", "tiny");
+    open_plan(&m, &p,
+              HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 78}\n  - {id: p20, kind: pick, from: one, k: 20}\n  - {id: p21, "
+              "kind: pick, from: one, k: 21}\n"
+              "  - {id: a, kind: again, scores: p20}\n  - {id: b, kind: again, scores: p21}\n  - {id: c, kind: again, scores: p20}\n",
+              "tiny");
     world = (struct world){0};
     CHECK_OK(plan_run(&p, &o, &s, e));
     CHECK(s.ran == 5 && s.up_to_date == 1);
@@ -305,13 +333,17 @@ static void test_declined(void)
     struct plan_summary s;
     struct run_options o = {.only = ""};
     struct err first = ERR_INIT;
-    open_plan(&m, &p, HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 79}\n  - {id: pick, kind: pick, from: one, points: [{k: 150}, {k: 160}, {k: 170}]}\n  - {id: use, kind: use, what: pick}\n", "tiny");
+    open_plan(&m, &p,
+              HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 79}\n  - {id: pick, kind: pick, from: one, points: [{k: 150}, "
+              "{k: 160}, {k: 170}]}\n  - {id: use, kind: use, what: pick}\n", "tiny");
     world = (struct world){.decline_k = 150};
     CHECK(plan_run(&p, &o, &s, &first) == 0);
     CHECK(s.declined == 2 && s.failed == 0 && s.ran == 5 && first.code == E_OK);
     CHECK(nth(&p, "use", 0)->declined && strstr(nth(&p, "use", 0)->error, "k = 150 says nothing"));
     close_plan(&m, &p);
-    open_plan(&m, &p, HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 80}\n  - {id: pick, kind: pick, from: one, points: [{k: 150}, {k: 160}]}\n  - {id: use, kind: use, what: pick}\n", "tiny");
+    open_plan(&m, &p,
+              HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 80}\n  - {id: pick, kind: pick, from: one, points: [{k: 150}, "
+              "{k: 160}]}\n  - {id: use, kind: use, what: pick}\n", "tiny");
     world = (struct world){.decline_k = 150, .fail_k = 160};
     CHECK(plan_run(&p, &o, &s, &first) == 0);
     CHECK(s.declined == 2 && s.failed == 2 && first.code == E_NUMERIC && !nth(&p, "use", 1)->declined);
@@ -325,7 +357,9 @@ static void test_failure(void)
     struct plan_summary s;
     struct run_options o = {.only = ""};
     struct err first = ERR_INIT;
-    open_plan(&m, &p, HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 77}\n  - {id: pick, kind: pick, from: one, points: [{k: 50}, {k: 60}]}\n  - {id: use, kind: use, what: pick}\n", "tiny");
+    open_plan(&m, &p,
+              HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 77}\n  - {id: pick, kind: pick, from: one, points: [{k: 50}, "
+              "{k: 60}]}\n  - {id: use, kind: use, what: pick}\n", "tiny");
     world = (struct world){.fail_k = 50};
     CHECK(plan_run(&p, &o, &s, &first) == 0);
     CHECK(s.failed == 2 && s.ran == 3 && first.code == E_NUMERIC); /* pick k=60 and its use are made all the same */
@@ -333,7 +367,9 @@ static void test_failure(void)
     CHECK(nth(&p, "use", 0)->error && strstr(nth(&p, "use", 0)->error, "pick"));
     CHECK(!nth(&p, "use", 1)->error && nth(&p, "use", 1)->state == RUN_COMPLETE);
     close_plan(&m, &p);
-    open_plan(&m, &p, HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 77}\n  - {id: pick, kind: pick, from: one, points: [{k: 50}]}\n", "tiny");
+    open_plan(&m, &p,
+              HEAD "stages:\n  - {id: one, kind: make, source: src, seed: 77}\n  - {id: pick, kind: pick, from: one, points: [{k: 50}]}\n",
+              "tiny");
     CHECK(nth(&p, "pick", 0)->state == RUN_PARTIAL);
     world.fail_k = 0;
     CHECK_OK(plan_run(&p, &o, &s, e));

@@ -1,4 +1,5 @@
-/* Paired comparison: means and errors against closed forms, Holm against a hand-made case, max-t, and two seeds of one set as two selectors. */
+/* Paired comparison: means and errors against closed forms, Holm against a hand-made case, max-t, and two seeds of one set as two
+ * selectors. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -65,13 +66,15 @@ static void test_errors(const struct paired *p)
     CHECK(isnan(d.d));
 }
 
-/* Two trainings of one set must not look like two selectors: with no true difference, |d| stays under the half-width in about 95 of 100 cases. */
+/* Two trainings of one set must not look like two selectors: with no true difference, |d| stays under the half-width in about 95 of 100
+ * cases. */
 static void test_no_difference(const struct paired *p)
 {
     int apart = 0;
     for (uint64_t k = 0; k < 100; k++) {
         double a[3][N], b[3][N];
-        struct paired_row ra = {.n_seeds = 3, .seed = {0, 1, 2}, .score = {a[0], a[1], a[2]}}, rb = {.n_seeds = 3, .seed = {0, 1, 2}, .score = {b[0], b[1], b[2]}};
+        struct paired_row ra = {.n_seeds = 3, .seed = {0, 1, 2}, .score = {a[0], a[1], a[2]}}, rb = {.n_seeds = 3, .seed = {0, 1, 2},
+            .score = {b[0], b[1], b[2]}};
         struct paired_diff d;
         for (uint64_t s = 0; s < 3; s++) {
             random_row(a[s], 100 + 10 * k + s, 0.5);

@@ -1,8 +1,11 @@
-/* Passkey samples: every passkey stands in the text once, whole, at a place between words; without them the text is as it was; the answer lists them in order. */
+/* Passkey samples: every passkey stands in the text once, whole, at a place between words; without them the text is as it was; the
+ * answer lists them in order. */
 #include "baselines/passkey.h"
 #include "tests/test.h"
 
-static const char text[] = "One day a fox went out to look for grapes. The sun was hot, and the road was long; but the fox knew a garden wall.\nBehind it grew vines, and on the vines hung grapes, high up.";
+static const char text[] =
+    "One day a fox went out to look for grapes. The sun was hot, and the road was long; but the fox knew a garden wall.\nBehind it grew "
+    "vines, and on the vines hung grapes, high up.";
 
 /* The words of passkey k as the answer gives them. */
 static bool answer_key(const char *answer, int k, char out[4096])

@@ -1,4 +1,5 @@
-/* The corpus of malformed and edge-case files: verdicts, the values of the valid ones, time and memory. Tokenizer files have a test of their own. */
+/* The corpus of malformed and edge-case files: verdicts, the values of the valid ones, time and memory. Tokenizer files have a test of
+ * their own. */
 #define _GNU_SOURCE 1
 #include <math.h>
 #include <sys/resource.h>
@@ -154,8 +155,9 @@ static void test_configs(void)
 {
     struct mcfg base, c;
     CHECK_OK(mcfg_load(&base, test_data("oracle/model/bad/config/v_base.json"), e));
-    CHECK(base.arch == ARCH_LLAMA && base.d == 64 && base.F == 48 && base.L == 2 && base.H == 4 && base.G == 2 && base.N == 32 && base.eps == 1e-5 &&
-          base.max_pos == 128 && base.tie_embeddings && base.rope.theta == 1e4 && base.head_dim == 16 && base.n_eos == 0);
+    CHECK(base.arch == ARCH_LLAMA && base.d == 64 && base.F == 48 && base.L == 2 && base.H == 4 && base.G == 2 && base.N == 32 &&
+          base.eps == 1e-5 && base.max_pos == 128 && base.tie_embeddings && base.rope.theta == 1e4 && base.head_dim == 16 &&
+          base.n_eos == 0);
     CHECK_OK(mcfg_load(&c, test_data("oracle/model/bad/config/v_no_kv_heads.json"), e));
     CHECK(c.G == 4);
     CHECK_OK(mcfg_load(&c, test_data("oracle/model/bad/config/v_eos_list.json"), e));

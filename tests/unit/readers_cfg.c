@@ -42,28 +42,34 @@ static void test_refusals(void)
     refused(LLAMA ",\"rope_theta\":1}", "rope_theta");
     refused(LLAMA ",\"eos_token_id\":[1,-2]}", "eos_token_id[1]");
     refused(LLAMA ",\"layer_types\":[\"sliding_attention\"]}", "layer_types");
-    refused(QWEN2 ",\"layer_types\":[\"full_attention\",\"linear_attention\",\"full_attention\",\"full_attention\"]}", "layer_types[1] is 'linear_attention'");
-    refused(QWEN2 ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\"]}", "sliding_window is missing");
+    refused(QWEN2 ",\"layer_types\":[\"full_attention\",\"linear_attention\",\"full_attention\",\"full_attention\"]}",
+            "layer_types[1] is 'linear_attention'");
+    refused(QWEN2 ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\"]}",
+            "sliding_window is missing");
     refused("[]", "not a JSON object");
 }
 
 static void test_forms(void)
 {
     struct mcfg c;
-    CHECK_OK(parse(&c, LLAMA ",\"attention_bias\":true,\"mlp_bias\":true,\"sliding_window\":16,\"use_sliding_window\":true,\"rope_theta\":500000}", e));
+    CHECK_OK(parse(&c,
+                   LLAMA ",\"attention_bias\":true,\"mlp_bias\":true,\"sliding_window\":16,\"use_sliding_window\":true,\"rope_theta\":500000}", e));
     CHECK(c.qkv_bias && c.o_bias && c.mlp_bias && !c.qk_norm && !mcfg_has(&c, MIX_WINDOW) && c.rope.theta == 500000 && c.head_dim == 16);
     CHECK_EQ_I(c.n_eos, 0);
     CHECK_EQ_I(c.bos, -1);
     CHECK_OK(parse(&c, QWEN2 ",\"use_sliding_window\":true,\"sliding_window\":16,\"max_window_layers\":3}", e));
-    CHECK(c.qkv_bias && !c.o_bias && c.mixer[2] == MIX_FULL && c.mixer[3] == MIX_WINDOW && c.window[3] == 16 && mcfg_count(&c, MIX_WINDOW) == 1);
+    CHECK(c.qkv_bias && !c.o_bias && c.mixer[2] == MIX_FULL && c.mixer[3] == MIX_WINDOW && c.window[3] == 16 &&
+          mcfg_count(&c, MIX_WINDOW) == 1);
     CHECK_OK(parse(&c, QWEN2 ",\"use_sliding_window\":false,\"sliding_window\":16,\"max_window_layers\":0}", e));
     CHECK(!mcfg_has(&c, MIX_WINDOW));
     CHECK_OK(parse(&c, "{\"model_type\":\"qwen3\",\"eos_token_id\":[5,6,5]," BASE "}", e));
     CHECK(c.qk_norm && !c.qkv_bias && c.head_dim == 128 && c.n_eos == 2 && c.eos[1] == 6);
     CHECK_OK(parse(&c, LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", e));
     CHECK(c.rope.kind == ROPE_LINEAR && c.rope.factor == 2);
-    CHECK_OK(parse(&c, LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,\"rope_theta\":10000,\"attention_factor\":1.5,\"beta_fast\":16}}", e));
-    CHECK(c.rope.kind == ROPE_YARN && c.rope.original == 128 && c.rope.attention_factor == 1.5 && c.rope.beta_fast == 16 && c.rope.beta_slow == 1);
+    CHECK_OK(parse(&c,
+                   LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,\"rope_theta\":10000,\"attention_factor\":1.5,\"beta_fast\":16}}", e));
+    CHECK(c.rope.kind == ROPE_YARN && c.rope.original == 128 && c.rope.attention_factor == 1.5 && c.rope.beta_fast == 16 &&
+          c.rope.beta_slow == 1);
     CHECK_OK(parse(&c, LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":1,\"mscale_all_dim\":1}}", e));
     CHECK(c.rope.attention_factor == 1);
 }
@@ -89,7 +95,8 @@ static int test_tiny(void)
         snprintf(rel, sizeof rel, "oracle/model/tiny/%s/config.v4.json", tiny[i].dir);
         CHECK_OK(mcfg_load(&v4, test_data(rel), e));
         CHECK(mcfg_equal(&c, &v4));
-        CHECK(c.L == 3 && c.d == tiny[i].d && c.H == tiny[i].H && c.G == tiny[i].G && c.head_dim == tiny[i].hd && c.F == tiny[i].F && c.N == tiny[i].N);
+        CHECK(c.L == 3 && c.d == tiny[i].d && c.H == tiny[i].H && c.G == tiny[i].G && c.head_dim == tiny[i].hd && c.F == tiny[i].F &&
+              c.N == tiny[i].N);
         CHECK(c.rope.kind == tiny[i].rope && c.bos == 1 && c.eos[0] == 2 && c.n_eos == 1 && c.pad == -1);
         CHECK_EQ_I(mcfg_count(&c, MIX_WINDOW), tiny[i].dir[0] == 'f' ? 2 : 0);
         struct st_file f;
@@ -146,7 +153,8 @@ static struct mcfg hybrid(void)
     c.mixer[1] = c.mixer[3] = MIX_GDN;
     c.mixer[2] = MIX_WINDOW;
     c.window[2] = 512;
-    c.gdn = (struct mcfg_gdn){.heads = 4, .v_heads = 4, .head_k_dim = 16, .head_v_dim = 16, .conv_size = 0, .use_gate = true, .norm_eps = 1e-6};
+    c.gdn = (struct mcfg_gdn){.heads = 4, .v_heads = 4, .head_k_dim = 16, .head_v_dim = 16, .conv_size = 0, .use_gate = true,
+                              .norm_eps = 1e-6};
     c.dashlab = (struct mcfg_dashlab){.present = true, .version = MCFG_DASHLAB_VERSION, .kv_expand = KV_EXPAND_HEAD};
     snprintf(c.dashlab.teacher, sizeof c.dashlab.teacher, "some/teacher \"x\"");
     memset(c.dashlab.teacher_sha256, 'a', 64);
@@ -177,7 +185,8 @@ static void test_writer(void)
     round_trip(&c, "hybrid");
     c.window[2] = 100, c.mixer[0] = MIX_WINDOW, c.window[0] = 7; /* two window lengths */
     c.head_dim = 24, c.o_bias = c.qk_norm = c.mlp_bias = true, c.arch = ARCH_QWEN3;
-    c.gdn.v_heads = 8, c.gdn.head_v_dim = 40, c.gdn.conv_size = 4, c.gdn.use_gate = false, c.gdn.allow_neg_eigval = true, c.gdn.norm_eps = 1e-5;
+    c.gdn.v_heads = 8, c.gdn.head_v_dim = 40, c.gdn.conv_size = 4, c.gdn.use_gate = false, c.gdn.allow_neg_eigval = true,
+        c.gdn.norm_eps = 1e-5;
     c.dashlab.kv_expand = KV_EXPAND_ROW;
     memset(c.dashlab.run, 'b', 64);
     c.rope = (struct mcfg_rope){.kind = ROPE_FACTORS, .theta = 1e5, .factor = 1, .attention_factor = 1, .truncate = true};
@@ -198,9 +207,12 @@ static void test_fla(void)
 {
     struct mcfg c;
 #define FLA "{\"model_type\":\"gated_deltanet\",\"hidden_size\":64,\"num_hidden_layers\":3,\"vocab_size\":32,\"num_heads\":2,\"head_dim\":24"
-    CHECK_OK(parse(&c, FLA ",\"expand_v\":1.5,\"hidden_ratio\":4,\"intermediate_size\":null,\"num_v_heads\":4,\"attn\":{\"layers\":[1],\"num_heads\":4,\"window_size\":8}}", e));
-    CHECK(c.arch == ARCH_GATED_DELTANET && c.layout == LAYOUT_FLA && c.F == 256 && c.gdn.heads == 2 && c.gdn.v_heads == 4 && c.gdn.head_v_dim == 36);
-    CHECK(c.gdn.conv_size == 4 && c.gdn.use_gate && c.mixer[0] == MIX_GDN && c.mixer[1] == MIX_WINDOW && c.window[1] == 8 && c.G == 4 && c.head_dim == 16);
+    CHECK_OK(parse(&c,
+                   FLA ",\"expand_v\":1.5,\"hidden_ratio\":4,\"intermediate_size\":null,\"num_v_heads\":4,\"attn\":{\"layers\":[1],\"num_heads\":4,\"window_size\":8}}", e));
+    CHECK(c.arch == ARCH_GATED_DELTANET && c.layout == LAYOUT_FLA && c.F == 256 && c.gdn.heads == 2 && c.gdn.v_heads == 4 &&
+          c.gdn.head_v_dim == 36);
+    CHECK(c.gdn.conv_size == 4 && c.gdn.use_gate && c.mixer[0] == MIX_GDN && c.mixer[1] == MIX_WINDOW && c.window[1] == 8 && c.G == 4 &&
+          c.head_dim == 16);
     CHECK_OK(parse(&c, FLA ",\"expand_v\":1,\"intermediate_size\":100,\"use_short_conv\":false,\"attn\":null}", e));
     CHECK(c.H == 0 && c.F == 100 && c.gdn.conv_size == 0 && mcfg_count(&c, MIX_GDN) == 3);
     refused(FLA ",\"attn\":{\"layers\":[3],\"num_heads\":4}}", "attn[0].layers[0]");
@@ -209,7 +221,8 @@ static void test_fla(void)
     refused(FLA ",\"expand_v\":0.3}", "whole head size");
     refused(FLA ",\"conv_bias\":true}", "conv_bias");
     refused(FLA ",\"dashlab\":{\"version\":2}}", "version is 2");
-    refused(FLA ",\"expand_v\":1,\"dashlab\":{\"version\":1,\"mixers\":[\"gdn\",\"full\",\"gdn\"],\"windows\":[0,0,0]}}", "dashlab says layer 1 is 'full'");
+    refused(FLA ",\"expand_v\":1,\"dashlab\":{\"version\":1,\"mixers\":[\"gdn\",\"full\",\"gdn\"],\"windows\":[0,0,0]}}",
+            "dashlab says layer 1 is 'full'");
 }
 
 struct seen {
@@ -262,9 +275,9 @@ static void test_gguf_and_folder(void)
     snprintf(dir, sizeof dir, "/tmp/dashlab-test-cfg-%ld", (long)getpid());
     CHECK_OK(mkdir_p(dir, e));
     CHECK_ERR(mcfg_load(&c, dir, e), E_INPUT, "no config.json");
-    static const char *const files[][2] = {{"config.json", LLAMA ",\"eos_token_id\":7}"},
-                                           {"generation_config.json", "{\"eos_token_id\":[8,7]}"},
-                                           {"tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool\",\"template\":\"t\"},{\"name\":\"default\",\"template\":\"d\"}]}"}};
+    static const char *const files[][2] = {{"config.json", LLAMA ",\"eos_token_id\":7}"}, {"generation_config.json",
+                                               "{\"eos_token_id\":[8,7]}"}, {"tokenizer_config.json",
+                                               "{\"chat_template\":[{\"name\":\"tool\",\"template\":\"t\"},{\"name\":\"default\",\"template\":\"d\"}]}"}};
     for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, files[i][0]);
         CHECK_OK(file_write(path, files[i][1], strlen(files[i][1]), e));

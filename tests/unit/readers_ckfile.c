@@ -1,4 +1,5 @@
-/* Checkpoint source: folders, shards, GGUF with permuted rows, hashes, matching. SmolLM2's 272 tensors when DASHLAB_SMOLLM2_GGUF or the cache has the file. */
+/* Checkpoint source: folders, shards, GGUF with permuted rows, hashes, matching. SmolLM2's 272 tensors when DASHLAB_SMOLLM2_GGUF or the
+ * cache has the file. */
 #include <unistd.h>
 
 #include "core/fs.h"
@@ -115,7 +116,8 @@ static void test_fla_names(void)
     c.layout = LAYOUT_FLA;
     c.L = 1;
     c.mixer[0] = MIX_GDN;
-    c.gdn = (struct mcfg_gdn){.heads = 2, .v_heads = 2, .head_k_dim = 8, .head_v_dim = 8, .conv_size = 4, .use_gate = true, .norm_eps = 1e-6};
+    c.gdn = (struct mcfg_gdn){.heads = 2, .v_heads = 2, .head_k_dim = 8, .head_v_dim = 8, .conv_size = 4, .use_gate = true,
+                              .norm_eps = 1e-6};
     snprintf(dir, sizeof dir, "/tmp/dashlab-test-ck-%ld", (long)getpid());
     CHECK_OK(st_out_open_dir(&o, dir, 0, e));
     /* by hand, so that a slip in the name map shows */
@@ -248,8 +250,10 @@ static void test_smol(void)
     CHECK_OK(ckfile_match(k, ckfile_cfg(k), e));
     CHECK_EQ_I(ckfile_count(k), 272);
     const struct mcfg *c = ckfile_cfg(k);
-    CHECK(c && c->arch == ARCH_LLAMA && c->L == 30 && c->d == 576 && c->F == 1536 && c->H == 9 && c->G == 3 && c->head_dim == 64 && c->rope.theta == 1e5);
-    CHECK(c && c->eps == (double)1e-5f && c->N == 49152 && c->bos == 1 && c->eos[0] == 2 && c->n_eos == 1 && c->pad == 2 && c->tie_embeddings && c->chat_template);
+    CHECK(c && c->arch == ARCH_LLAMA && c->L == 30 && c->d == 576 && c->F == 1536 && c->H == 9 && c->G == 3 && c->head_dim == 64 &&
+          c->rope.theta == 1e5);
+    CHECK(c && c->eps == (double)1e-5f && c->N == 49152 && c->bos == 1 && c->eos[0] == 2 && c->n_eos == 1 && c->pad == 2 &&
+          c->tie_embeddings && c->chat_template);
     FILE *f = fopen(tsv, "r");
     int bad = 0;
     size_t i = 0;

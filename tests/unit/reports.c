@@ -52,14 +52,17 @@ static void test_writers(void)
                          "a & b\n");
     str_clear(&s);
     table_md(&t, &s);
-    CHECK(strstr(str_c(&s), "| method | KL: all | KL: answers | s |\n| --- | ---: | ---: | ---: |\n| *references* | | | |\n| A\\|B | 1.3 ±0.5 | 12 | 7 |\n"));
+    CHECK(strstr(str_c(&s),
+                 "| method | KL: all | KL: answers | s |\n| --- | ---: | ---: | ---: |\n| *references* | | | |\n| A\\|B | 1.3 ±0.5 | 12 | "
+                 "7 |\n"));
     str_clear(&s);
     table_tex(&t, &s);
     CHECK(strstr(str_c(&s), "\\caption{50\\% of\\_it. a \\& b}"));
     CHECK(strstr(str_c(&s), "\\begin{tabular}{lrrr}"));
     CHECK(strstr(str_c(&s), " & \\multicolumn{2}{c}{KL} &  \\\\\n"));
     CHECK(strstr(str_c(&s), "A$|$B & 1.3 $\\pm$0.5 & 12 & 7 \\\\\n"));
-    CHECK(strstr(str_c(&s), "x\\_1 \\{$\\lambda$$<$2\\} \\textasciitilde{}\\textbackslash{}\\textasciicircum{}\\$\\# & -$^{1}$ & -2.00 & - \\\\\n"));
+    CHECK(strstr(str_c(&s),
+                 "x\\_1 \\{$\\lambda$$<$2\\} \\textasciitilde{}\\textbackslash{}\\textasciicircum{}\\$\\# & -$^{1}$ & -2.00 & - \\\\\n"));
     CHECK(strstr(str_c(&s), "\\multicolumn{4}{l}{\\emph{K = 3}} \\\\\n"));
     CHECK(strstr(str_c(&s), "$^{1}$ failed: 5 \\%\n"));
     str_clear(&s);
@@ -84,7 +87,8 @@ static void test_save(const char *dir)
     arena_init(&a, 0);
     fill(&t, &a);
     CHECK_OK(table_save(&t, dir, e));
-    CHECK(file_size(path_join(path, dir, "demo.txt")) > 0 && file_size(path_join(path, dir, "demo.md")) > 0 && file_size(path_join(path, dir, "demo.tex")) > 0);
+    CHECK(file_size(path_join(path, dir, "demo.txt")) > 0 && file_size(path_join(path, dir, "demo.md")) > 0 &&
+          file_size(path_join(path, dir, "demo.tex")) > 0);
     int64_t det = file_size(path_join(path, dir, "demo.det.tsv")), full = file_size(path_join(path, dir, "demo.tsv"));
     CHECK(det > 0 && det < full);
     struct table many;
@@ -114,7 +118,8 @@ static void test_figure(const char *dir)
     double x[] = {1, 2, 3}, y[] = {10, 20, 15}, se[] = {1, 1, 1};
     struct series s = {.label = "demo \"q\"", .x = x, .y = y, .se = se, .n = 3, .style = 1, .line = true};
     struct hline h = {12, "floor"};
-    struct figure f = {.name = "fig", .xlabel = "x", .ylabel = "y_1", .note = "tiny scale", .xlo = 0, .xhi = 4, .s = &s, .n = 1, .hlines = &h, .n_hlines = 1};
+    struct figure f = {.name = "fig", .xlabel = "x", .ylabel = "y_1", .note = "tiny scale", .xlo = 0, .xhi = 4, .s = &s, .n = 1,
+                       .hlines = &h, .n_hlines = 1};
     struct figure none = f;
     none.n = 0;
     figure_refused(none, dir, "has no series");
@@ -169,8 +174,10 @@ static void test_picture(const char *dir)
     struct tic t = {0.5, "layer \"0\""};
     double x[] = {0.5, 1.5}, y[] = {10, 20}, se[] = {1, 2};
     struct series line = {.label = "RULER", .x = x, .y = y, .se = se, .n = 2};
-    struct panel p = {.title = "a_b", .xlo = 0, .xhi = 2, .ylo = 0, .yhi = 1, .y2lo = 0, .y2hi = 30, .r = r, .n = 3, .xtic = &t, .n_xtic = 1, .line = &line};
-    struct picture f = {.name = "pic", .note = "tiny scale", .parts = parts, .n_parts = 3, .p = &p, .rows = 1, .cols = 1, .width = 4.2, .height = 2.6, .left = 0.6};
+    struct panel p = {.title = "a_b", .xlo = 0, .xhi = 2, .ylo = 0, .yhi = 1, .y2lo = 0, .y2hi = 30, .r = r, .n = 3, .xtic = &t,
+                      .n_xtic = 1, .line = &line};
+    struct picture f = {.name = "pic", .note = "tiny scale", .parts = parts, .n_parts = 3, .p = &p, .rows = 1, .cols = 1, .width = 4.2,
+                        .height = 2.6, .left = 0.6};
     p.n = 0;
     picture_refused(&f, dir, "has no rectangles");
     p.n = 3;
@@ -234,9 +241,11 @@ static void test_site(const char *dir)
     }
     CHECK_OK(site_write(root, e));
     CHECK_OK(file_read(path_join(path, root, "index.html"), 0, &first, e));
-    const char *verdict = strstr(str_c(&first), "1 &lt; 2 &quot;q&quot;"), *table = strstr(str_c(&first), "<td>1.3 ±0.5</td>"), *two = strstr(str_c(&first), "id=\"demo2-tiny\""), *ten = strstr(str_c(&first), "id=\"demo10-tiny\"");
+    const char *verdict = strstr(str_c(&first), "1 &lt; 2 &quot;q&quot;"), *table = strstr(str_c(&first), "<td>1.3 ±0.5</td>"),
+        *two = strstr(str_c(&first), "id=\"demo2-tiny\""), *ten = strstr(str_c(&first), "id=\"demo10-tiny\"");
     CHECK(verdict && table && two && ten && verdict < two && two < table && two < ten); /* verdicts first, 2 before 10 */
-    CHECK(strstr(str_c(&first), "T &amp; U") && strstr(str_c(&first), "<td class=\"l\">a&lt;b</td>") && strstr(str_c(&first), "<details>") && !strstr(str_c(&first), "<script"));
+    CHECK(strstr(str_c(&first), "T &amp; U") && strstr(str_c(&first), "<td class=\"l\">a&lt;b</td>") &&
+          strstr(str_c(&first), "<details>") && !strstr(str_c(&first), "<script"));
     CHECK_OK(site_write(root, e));
     CHECK_OK(file_read(path, 0, &again, e));
     CHECK_STR(str_c(&again), str_c(&first));

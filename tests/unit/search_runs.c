@@ -1,4 +1,5 @@
-/* Whole searches on a small model: several lambdas side by side give what each gives alone; killed and resumed, with one thread or two, every variant writes the same bytes; FLOPs agree with the counter. */
+/* Whole searches on a small model: several lambdas side by side give what each gives alone; killed and resumed, with one thread or two,
+ * every variant writes the same bytes; FLOPs agree with the counter. */
 #include <unistd.h>
 
 #include "core/fs.h"
@@ -30,8 +31,9 @@ static void open_job_planted(struct job *j, const char *shard_dir, enum relax re
     CHECK_OK(backend_open(&j->be, &(struct backend_opts){.name = "cpu", .pool = j->pool}, e));
     small_model(j->be, LAYERS, planted, &j->teacher, &j->lin);
     small_shard(shard_dir, ROWS, &j->shard);
-    j->o = (struct search_opts){.window_op = true, .window = 6, .lambda = 0.02, .steps = 11, .micro = 2, .accumulate = 3, .anneal = ANNEAL_LINEAR, .relax = relax, .lr_weights = 1e-3, .t_hi = 1, .t_lo = 0.1,
-                                .lr = 0.1, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .tau = 1, .seed = 5, .row_hi = ROWS - 3, .heldout = 3, .ckpt_every = 2};
+    j->o = (struct search_opts){.window_op = true, .window = 6, .lambda = 0.02, .steps = 11, .micro = 2, .accumulate = 3,
+                                .anneal = ANNEAL_LINEAR, .relax = relax, .lr_weights = 1e-3, .t_hi = 1, .t_lo = 0.1, .lr = 0.1, .b1 = 0.9,
+                                .b2 = 0.95, .eps = 1e-8, .tau = 1, .seed = 5, .row_hi = ROWS - 3, .heldout = 3, .ckpt_every = 2};
     j->lambda = &j->o.lambda;
 }
 
@@ -78,7 +80,8 @@ static void same_file(const char *a, const char *b, const char *name)
 static void same_result(const struct search_result *a, const struct search_result *b, bool flops)
 {
     CHECK(!memcmp(a->sel.p, b->sel.p, sizeof a->sel.p) && !memcmp(a->sel.kind, b->sel.kind, sizeof a->sel.kind));
-    CHECK(a->soft.all == b->soft.all && a->argmax.all == b->argmax.all && a->argmax_full0.answers == b->argmax_full0.answers && a->tokens == b->tokens);
+    CHECK(a->soft.all == b->soft.all && a->argmax.all == b->argmax.all && a->argmax_full0.answers == b->argmax_full0.answers &&
+          a->tokens == b->tokens);
     CHECK(!flops || (a->flops == b->flops && a->flops_forward == b->flops_forward));
 }
 
@@ -113,7 +116,8 @@ static void test_sweep(const char *root, const char *shard_dir)
     close_job(&one);
 }
 
-/* Unbroken with one thread, unbroken with two, and killed at several places. kl: how many calls of the KL until the end; each micro-step makes `n` (bilevel: 2). */
+/* Unbroken with one thread, unbroken with two, and killed at several places. kl: how many calls of the KL until the end; each micro-step
+ * makes `n` (bilevel: 2). */
 static void test_killed(const char *root, const char *shard_dir, enum relax relax, const char *name, int n, const int *kl, int kills)
 {
     static const double lambda[3] = {0.3, 0.02, 0};

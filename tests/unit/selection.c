@@ -82,7 +82,8 @@ static void test_top(void)
 
 static void test_file(const char *dir)
 {
-    struct selection s = {.method = "dash", .variant = "layer 0 searched", .layers = 5, .version = 3, .budget = 1.125, .asked = 2, .tokens = 12345, .ties_at_cut = 1, .seed = 4294967295u, .filled = true, .has_p = true}, t;
+    struct selection s = {.method = "dash", .variant = "layer 0 searched", .layers = 5, .version = 3, .budget = 1.125, .asked = 2,
+                          .tokens = 12345, .ties_at_cut = 1, .seed = 4294967295u, .filled = true, .has_p = true}, t;
     char path[1024];
     struct str id = STR_INIT;
     CHECK_OK(layers_parse("full:1 window:3", 5, s.kind, e));
@@ -91,7 +92,8 @@ static void test_file(const char *dir)
     CHECK_OK(selection_load(&t, path_join(path, dir, "selection.json"), e));
     CHECK_STR(t.method, "dash");
     CHECK_STR(t.variant, "layer 0 searched");
-    CHECK(t.layers == 5 && t.version == 3 && t.budget == 1.125 && t.asked == 2 && t.tokens == 12345 && t.ties_at_cut == 1 && t.seed == 4294967295u && t.filled);
+    CHECK(t.layers == 5 && t.version == 3 && t.budget == 1.125 && t.asked == 2 && t.tokens == 12345 && t.ties_at_cut == 1 &&
+          t.seed == 4294967295u && t.filled);
     CHECK(!memcmp(s.kind, t.kind, 5 * sizeof s.kind[0]));
     CHECK_OK(file_read(path_join(path, dir, "identity.txt"), 1 << 16, &id, e));
     CHECK_STR(str_c(&id), "full:1 window:3\nlayers 5\nfilled true\n"); /* what dependants' keys hash: neither method nor seed */

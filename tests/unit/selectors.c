@@ -1,4 +1,5 @@
-/* Selectors without a model: SMART's programme, HALO's score, rank averaging, Uniform's rule, probe generators and their rules, published sets, bad input. Hand-computed cases, brute force, independent parsing. */
+/* Selectors without a model: SMART's programme, HALO's score, rank averaging, Uniform's rule, probe generators and their rules,
+ * published sets, bad input. Hand-computed cases, brute force, independent parsing. */
 #include <math.h>
 
 #include "baselines/ar.h"
@@ -123,7 +124,8 @@ static void test_smart(void)
                 int first = 0, last = L - L / n, set[16];
                 struct best b = {0};
                 for (int l = 0; l < L; l++) /* odd seeds: small integers, so that many placements tie */
-                    s[l] = seed % 2 ? (double)ctr_below((uint64_t)seed, (uint64_t)n, (uint64_t)l, 3) : ctr_uniform((uint64_t)seed, (uint64_t)n, (uint64_t)l) - 0.3;
+                    s[l] = seed % 2 ? (double)ctr_below((uint64_t)seed, (uint64_t)n, (uint64_t)l, 3)
+                        : ctr_uniform((uint64_t)seed, (uint64_t)n, (uint64_t)l) - 0.3;
                 for (int l = 0; l < L / n; l++)
                     first = s[l] > s[first] ? l : first;
                 for (int l = L - L / n; l < L; l++)
@@ -143,7 +145,8 @@ static void test_smart(void)
     CHECK_EQ_I(got[0], 1);
     CHECK_OK(smart_place(s, 8, 2, NULL, got, e)); /* first of 0..3, last of 4..7 */
     CHECK(got[0] == 1 && got[1] == 4);
-    CHECK_OK(smart_place(s, 8, 3, NULL, got, e)); /* first 1 of 0..1, last 6 of 6..7, x = (5-2)/2: gaps 1 or 2: 1,3,6 (0.3) or 1,4,6 (0.8) */
+    // first 1 of 0..1, last 6 of 6..7, x = (5-2)/2: gaps 1 or 2: 1,3,6 (0.3) or 1,4,6 (0.8)
+    CHECK_OK(smart_place(s, 8, 3, NULL, got, e));
     CHECK(got[0] == 1 && got[1] == 4 && got[2] == 6);
     CHECK_OK(smart_place(s, 8, 3, not6, got, e));
     CHECK_EQ_I(got[2], 7);
@@ -164,8 +167,10 @@ static void test_halo(void)
 
 static void test_average(void)
 {
-    /* GA order 0,2,1,3,4 (ranks 0,2,1,3,4); GR order 3,1,0,2,4 (ranks 2,1,3,0,4). Means 1, 1.5, 2, 1.5, 4: layers 1 and 3 tie, GA ranks 2 and 3 */
-    struct selection ga = {.method = "ga-s1", .layers = 5, .score = {9, 5, 7, 2, 1}, .has_score = true, .tokens = 10, .flops_forward = 3}, gr = ga, out;
+    /* GA order 0,2,1,3,4 (ranks 0,2,1,3,4); GR order 3,1,0,2,4 (ranks 2,1,3,0,4). Means 1, 1.5, 2, 1.5, 4: layers 1 and 3 tie, GA ranks
+     * 2 and 3 */
+    struct selection ga = {.method = "ga-s1", .layers = 5, .score = {9, 5, 7, 2, 1}, .has_score = true, .tokens = 10, .flops_forward = 3},
+        gr = ga, out;
     static const double score[5] = {0.3, 0.5, 0.1, 0.9, -2}, want[5] = {1, 1.5, 2, 1.5, 4};
     double mean[MAX_LAYERS];
     int order[MAX_LAYERS];
@@ -177,9 +182,11 @@ static void test_average(void)
     CHECK(order[0] == 0 && order[1] == 1 && order[2] == 3 && order[3] == 2 && order[4] == 4);
     struct select_input in = {.layers = 5, .budget = 2, .first = &ga, .second = &gr};
     CHECK_OK(selector_run(&sel_avg_s1, &in, &out, e));
-    CHECK(out.kind[0] == MIX_FULL && out.kind[1] == MIX_FULL && out.kind[3] == MIX_GDN && out.ties_at_cut == 1 && out.tokens == 20 && out.flops_forward == 6);
+    CHECK(out.kind[0] == MIX_FULL && out.kind[1] == MIX_FULL && out.kind[3] == MIX_GDN && out.ties_at_cut == 1 && out.tokens == 20 &&
+          out.flops_forward == 6);
     /* equal means that the index would order the other way: GA ranks 1 and 0 for layers 0 and 1, GR 0 and 1 */
-    struct selection a = {.method = "ga-s2", .layers = 3, .score = {1, 2, 0}, .has_score = true}, b = {.method = "gr-s2", .layers = 3, .score = {2, 1, 0}, .has_score = true};
+    struct selection a = {.method = "ga-s2", .layers = 3, .score = {1, 2, 0}, .has_score = true},
+        b = {.method = "gr-s2", .layers = 3, .score = {2, 1, 0}, .has_score = true};
     avg_ranks(&a, &b, mean, order);
     CHECK(order[0] == 1 && order[1] == 0);
     in.layers = 3;
@@ -444,7 +451,8 @@ static void test_aliases(void)
         }
         CHECK_EQ_I(deepest, 2);
     }
-    printf("%.3f of the keys are aliases (0.4 drawn, none for the first key), %.3f of depth 2\n", aliases / (500.0 * AR_PAIRS), deep / (500.0 * AR_PAIRS));
+    printf("%.3f of the keys are aliases (0.4 drawn, none for the first key), %.3f of depth 2\n", aliases / (500.0 * AR_PAIRS),
+           deep / (500.0 * AR_PAIRS));
     CHECK(aliases > 0.37 * 500 * AR_PAIRS && aliases < 0.42 * 500 * AR_PAIRS); /* 0.4 * 49/50 = 0.392, standard deviation 0.003 */
 }
 
@@ -458,14 +466,18 @@ static void test_rules(void)
     struct probe_prompt v = {0}, s = {0}, x = {0}, c = {0};
     CHECK_OK(list_add(&v.refs, "42", 2, e));
     CHECK(is_right(&probe_kv, &v, " 42") && is_right(&probe_kv, &v, "It is 42, not 7") && is_right(&probe_kv, &v, "042."));
-    CHECK(!is_right(&probe_kv, &v, "7 or 42") && !is_right(&probe_kv, &v, "421") && !is_right(&probe_kv, &v, "4 2") && !is_right(&probe_kv, &v, ""));
+    CHECK(!is_right(&probe_kv, &v, "7 or 42") && !is_right(&probe_kv, &v, "421") && !is_right(&probe_kv, &v, "4 2") &&
+          !is_right(&probe_kv, &v, ""));
     list_clear(&v.refs);
     CHECK_OK(list_add(&v.refs, "0", 1, e));
     CHECK(is_right(&probe_kv, &v, "00") && !is_right(&probe_kv, &v, "none"));
     CHECK_OK(list_add(&s.refs, "17", 2, e));
-    CHECK(is_right(&probe_ar, &s, "it is 3 + 14 = 17") && is_right(&probe_ar_mh, &s, "2170") && !is_right(&probe_ar, &s, "1 7") && !is_right(&probe_ar, &s, ""));
-    CHECK(is_right(&probe_vt, &x, "X1, X2 and X3") && is_right(&probe_vt, &x, "X3X2 X1 X1") && is_right(&probe_vt, &x, "X1 X2 X3 but not Y1"));
-    CHECK(!is_right(&probe_vt, &x, "X1, X2") && !is_right(&probe_vt, &x, "X1 X2 X3 X4") && !is_right(&probe_vt, &x, "X1 X2 X31") && !is_right(&probe_vt, &x, "X X X"));
+    CHECK(is_right(&probe_ar, &s, "it is 3 + 14 = 17") && is_right(&probe_ar_mh, &s, "2170") && !is_right(&probe_ar, &s, "1 7") &&
+          !is_right(&probe_ar, &s, ""));
+    CHECK(is_right(&probe_vt, &x, "X1, X2 and X3") && is_right(&probe_vt, &x, "X3X2 X1 X1") && is_right(&probe_vt, &x,
+              "X1 X2 X3 but not Y1"));
+    CHECK(!is_right(&probe_vt, &x, "X1, X2") && !is_right(&probe_vt, &x, "X1 X2 X3 X4") && !is_right(&probe_vt, &x, "X1 X2 X31") &&
+          !is_right(&probe_vt, &x, "X X X"));
     for (int i = 0; i < 12; i++) {
         char w[8];
         snprintf(w, sizeof w, "%c%c", 'a' + i, 'a' + i);
@@ -505,7 +517,8 @@ static void test_bad(void)
     CHECK_ERR(selector_run(&sel_ar, &in, &out, e), E_USAGE, "needs --model");
     in.scores = &had;
     CHECK_OK(selector_run(&sel_lm_ppl, &in, &out, e)); /* no teacher, no data: the scores are there */
-    CHECK(out.reused && out.tokens == 77 && out.flops_forward == 5 && out.kind[0] == MIX_FULL && out.kind[2] == MIX_FULL && out.kind[1] == MIX_FULL);
+    CHECK(out.reused && out.tokens == 77 && out.flops_forward == 5 && out.kind[0] == MIX_FULL && out.kind[2] == MIX_FULL &&
+          out.kind[1] == MIX_FULL);
     CHECK_ERR(selector_run(&sel_act_mse, &in, &out, e), E_USAGE, "the scores are of method 'lm-ppl', not 'act-mse'");
     had.layers = 11;
     CHECK_ERR(selector_run(&sel_lm_ppl, &in, &out, e), E_USAGE, "11 layers");

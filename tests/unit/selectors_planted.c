@@ -1,6 +1,7 @@
 /*
- * Planted truth: a small random model in which one layer is indispensable by construction (its mixer writes 40,000 times as much as the others'). Every selector that looks at the model ranks it first. The same scores come
- * out twice, for any batch and any number of threads, and the FLOPs are the backend's.
+ * Planted truth: a small random model in which one layer is indispensable by construction (its mixer writes 40,000 times as much as the
+ * others'). Every selector that looks at the model ranks it first. The same scores come out twice, for any batch and any number of
+ * threads, and the FLOPs are the backend's.
  */
 #include <math.h>
 #include <unistd.h>
@@ -32,13 +33,15 @@ static struct tok *make_tok(void)
         text[i] = (char)('!' + i);
         tokens[i] = (struct tok_str){&text[i], 1};
     }
-    CHECK_OK(tok_from_parts(&t, &(struct tok_parts){.name = "characters", .tokens = tokens, .n_tokens = VOCAB, .pre = "gpt-2", .bos = -1, .eos = -1, .unk = -1}, e));
+    CHECK_OK(tok_from_parts(&t, &(struct tok_parts){.name = "characters", .tokens = tokens, .n_tokens = VOCAB, .pre = "gpt-2", .bos = -1,
+                                                    .eos = -1, .unk = -1}, e));
     return t;
 }
 
 static struct model *make_teacher(struct backend *be, struct tok *tok)
 {
-    struct mcfg c = {.arch = ARCH_QWEN2, .L = LAYERS, .d = 32, .H = 4, .G = 2, .head_dim = 8, .F = 24, .N = VOCAB, .max_pos = 256, .eps = 1e-6, .tie_embeddings = true, .bos = -1, .pad = -1};
+    struct mcfg c = {.arch = ARCH_QWEN2, .L = LAYERS, .d = 32, .H = 4, .G = 2, .head_dim = 8, .F = 24, .N = VOCAB, .max_pos = 256,
+                     .eps = 1e-6, .tie_embeddings = true, .bos = -1, .pad = -1};
     struct init_normal in = {.seed = 5, .std = 0.3};
     struct model *m = NULL;
     c.rope = (struct mcfg_rope){.theta = 1e4, .factor = 1, .attention_factor = 1, .truncate = true};
@@ -50,7 +53,8 @@ static struct model *make_teacher(struct backend *be, struct tok *tok)
     return m;
 }
 
-/* n sequences: start random tokens and what the teacher writes after them: on these its own likelihood is as high as greedy decoding makes it. */
+/* n sequences: start random tokens and what the teacher writes after them: on these its own likelihood is as high as greedy decoding
+ * makes it. */
 static void own_words(struct model *m, int n, int start, int total, int32_t *ids)
 {
     const int32_t *prompt[ROWS + PROMPTS];
@@ -89,7 +93,8 @@ static void make_prompts(struct model *m, struct probe_set *s)
         struct probe_prompt *p = &s->v[i];
         struct str text = STR_INIT;
         const int32_t *at = ids + i * (PROMPT_LEN + NEW);
-        *p = (struct probe_prompt){.probe = &probe_needle, .ruler = true, .len = PROMPT_LEN, .max_new = NEW, .ids = calloc(PROMPT_LEN, sizeof *p->ids)};
+        *p = (struct probe_prompt){.probe = &probe_needle, .ruler = true, .len = PROMPT_LEN, .max_new = NEW,
+                                   .ids = calloc(PROMPT_LEN, sizeof *p->ids)};
         memcpy(p->ids, at, PROMPT_LEN * sizeof *p->ids);
         CHECK_OK(tok_decode(m->tok, at + PROMPT_LEN, NEW, true, &text, e));
         CHECK_OK(list_add(&p->refs, str_c(&text), text.len, e));
@@ -106,8 +111,8 @@ struct world {
 
 static struct select_input input(const struct world *w, int micro, int batch)
 {
-    return (struct select_input){.be = w->teacher->be, .teacher = w->teacher, .lin = w->lin, .data = &w->data, .layers = LAYERS, .budget = 2, .row_hi = ROWS, .micro = micro,
-                                 .probe = {.ruler = true, .prompts = PROMPTS, .batch = batch}};
+    return (struct select_input){.be = w->teacher->be, .teacher = w->teacher, .lin = w->lin, .data = &w->data, .layers = LAYERS,
+                                 .budget = 2, .row_hi = ROWS, .micro = micro, .probe = {.ruler = true, .prompts = PROMPTS, .batch = batch}};
 }
 
 static void first_is_planted(const char *name, const struct selection *s)
@@ -178,7 +183,8 @@ static void test_resume(const struct world *w, const char *dir)
     double f0 = in.be->flops;
     CHECK_OK(probe_select(&in, &w->prompts, &half, e));
     CHECK(in.be->flops - f0 < 0.7 * whole.flops_forward);
-    CHECK(!memcmp(whole.score, half.score, sizeof whole.score) && whole.tokens == half.tokens && fabs(whole.flops_forward - half.flops_forward) <= 1e-12 * whole.flops_forward);
+    CHECK(!memcmp(whole.score, half.score, sizeof whole.score) && whole.tokens == half.tokens &&
+          fabs(whole.flops_forward - half.flops_forward) <= 1e-12 * whole.flops_forward);
     str_free(&s);
     CHECK(remove(path) == 0);
 }

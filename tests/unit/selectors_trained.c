@@ -1,6 +1,7 @@
 /*
- * Selectors that train or compare hybrids, on small random models: a planted layer comes first; killed runs go on and write the same bytes; same bits with one thread or two and any micro-batch (where nothing is
- * trained); scoring in rounds continues one training exactly and stops by overlap; sequential choice; counted FLOPs agree with the backend's counter.
+ * Selectors that train or compare hybrids, on small random models: a planted layer comes first; killed runs go on and write the same
+ * bytes; same bits with one thread or two and any micro-batch (where nothing is trained); scoring in rounds continues one training
+ * exactly and stops by overlap; sequential choice; counted FLOPs agree with the backend's counter.
  */
 #include <math.h>
 #include <unistd.h>
@@ -36,8 +37,11 @@ static void open_job(struct job *j, const char *root, const struct selector *met
     CHECK_OK(backend_open(&j->be, &(struct backend_opts){.name = "cpu", .pool = j->pool}, e));
     small_model(j->be, LAYERS, planted, &j->teacher, &j->lin);
     small_shard(path_join(shard, root, "shard"), ROWS, &j->shard);
-    j->train = (struct select_train){.tokens = method == &sel_flashmorph ? 2200 : 270, .batch = 2, .lr = method == &sel_flashmorph ? 2e-2 : 1e-3, .lr_mixer = 1e-3, .heldout = 4, .ckpt_every = 1, .beam = 3, .gate_weight = 0.1};
-    j->in = (struct select_input){.be = j->be, .teacher = j->teacher, .lin = j->lin, .data = &j->shard, .layers = LAYERS, .budget = 2, .row_hi = 6, .micro = 2, .seed = 9, .train = &j->train};
+    j->train = (struct select_train){.tokens = method == &sel_flashmorph ? 2200 : 270, .batch = 2,
+                                     .lr = method == &sel_flashmorph ? 2e-2 : 1e-3, .lr_mixer = 1e-3, .heldout = 4, .ckpt_every = 1,
+                                     .beam = 3, .gate_weight = 0.1};
+    j->in = (struct select_input){.be = j->be, .teacher = j->teacher, .lin = j->lin, .data = &j->shard, .layers = LAYERS, .budget = 2,
+                                  .row_hi = 6, .micro = 2, .seed = 9, .train = &j->train};
 }
 
 static void close_job(struct job *j)
@@ -77,7 +81,8 @@ static void same_selection(const struct selection *a, const struct selection *b,
 {
     CHECK(a->has_score && b->has_score && !memcmp(a->score, b->score, sizeof a->score) && !memcmp(a->kind, b->kind, sizeof a->kind));
     CHECK_STR(a->variant, b->variant);
-    CHECK(!cost || (a->tokens == b->tokens && a->flops_forward == b->flops_forward && a->flops_backward == b->flops_backward && a->flops_forward > 0));
+    CHECK(!cost || (a->tokens == b->tokens && a->flops_forward == b->flops_forward && a->flops_backward == b->flops_backward &&
+                    a->flops_forward > 0));
 }
 
 static void same_files(const char *a, const char *b)
@@ -130,7 +135,8 @@ static void test_killed(const char *root)
 {
     static const struct {
         int method, adamw, kl, align;
-    } kill[] = {{2, 4, 0, 0}, {2, 0, 40, 0}, {2, 0, 45, 0}, {3, 0, 33, 0}, {4, 0, 0, 7}, {4, 0, 0, 201}, {5, 100, 0, 0}, {5, 0, 0, 5}, {5, 0, 31, 0}};
+    } kill[] = {{2, 4, 0, 0}, {2, 0, 40, 0}, {2, 0, 45, 0}, {3, 0, 33, 0}, {4, 0, 0, 7}, {4, 0, 0, 201}, {5, 100, 0, 0}, {5, 0, 0, 5},
+                {5, 0, 31, 0}};
     struct job whole, two, broken;
     for (size_t m = 0; m < ARRAY_LEN(methods); m++) {
         open_job(&whole, root, methods[m], -1, 1);

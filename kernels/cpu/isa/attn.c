@@ -1,10 +1,12 @@
 /*
- * Causal softmax attention, forward. Lanes are queries: for 64 queries of one head, S^T[key][query] = K Q^T and O^T[dim][query] += V^T P^T, so that maximum, sum and
- * rescaling go along the vector file without horizontal steps, and K and V are read in place by broadcasts. A step with few queries turns it round: lanes are keys.
- * Both do the same arithmetic on each (query, key), and blocks of 64 keys lie at fixed positions of the sequence and are taken from the newest to the oldest, so that a
- * query's output has the same bits alone, in a batch, in one prefill or token by token. A block out of a query's sight changes nothing: its factor is exp(0) = 1.
+ * Causal softmax attention, forward. Lanes are queries: for 64 queries of one head, S^T[key][query] = K Q^T and O^T[dim][query] += V^T
+ * P^T, so that maximum, sum and rescaling go along the vector file without horizontal steps, and K and V are read in place by
+ * broadcasts. A step with few queries turns it round: lanes are keys. Both do the same arithmetic on each (query, key), and blocks of 64
+ * keys lie at fixed positions of the sequence and are taken from the newest to the oldest, so that a query's output has the same bits
+ * alone, in a batch, in one prefill or token by token. A block out of a query's sight changes nothing: its factor is exp(0) = 1.
  *
- * Two windows in one pass: the smaller one is a prefix of this order. Its state is emitted when the last of its keys is in, then the older keys go on from there.
+ * Two windows in one pass: the smaller one is a prefix of this order. Its state is emitted when the last of its keys is in, then the
+ * older keys go on from there.
  */
 #include "kernels/cpu/isa/attn.h"
 
@@ -69,15 +71,16 @@ static void group_block(const struct group *x, int64_t j0, int lo, int hi, int v
 {
     struct attn_rows kv = attn_rows_at(&x->kv, j0 + lo, hi - lo);
     float *s = x->s + lo * BLOCK + 16 * v;
-    struct tile t = {.c = s, .ldc = BLOCK, .a = kv.k, .rs = kv.ldk, .cs = 1, .b = x->qt + 16 * v, .ldb = BLOCK, .m = hi - lo, .nv = nv, .k = x->kv.kdim};
+    struct tile t = {.c = s, .ldc = BLOCK, .a = kv.k, .rs = kv.ldk, .cs = 1, .b = x->qt + 16 * v, .ldb = BLOCK, .m = hi - lo, .nv = nv,
+                     .k = x->kv.kdim};
     tile_run(&t, TILE_ZERO);
     for (int i = v; i < v + nv; i++) {
         if (masked)
             group_mask(x->s + 16 * i, lo, hi, j0 - x->first - 16 * i, sight);
         group_softmax(x, i, lo, hi);
     }
-    t = (struct tile){.c = x->ot + 16 * v, .ldc = BLOCK, .a = kv.v, .rs = 1, .cs = kv.ldv, .b = s, .ldb = BLOCK, .m = x->kv.vdim, .nv = nv, .k = hi - lo,
-                      .lanes = x->alpha + 16 * v};
+    t = (struct tile){.c = x->ot + 16 * v, .ldc = BLOCK, .a = kv.v, .rs = 1, .cs = kv.ldv, .b = s, .ldb = BLOCK, .m = x->kv.vdim, .nv = nv,
+                      .k = hi - lo, .lanes = x->alpha + 16 * v};
     tile_run(&t, TILE_LANES);
 }
 
@@ -219,15 +222,16 @@ static void step_block(struct step *x, int64_t j0, int lo, int hi, struct attn_s
     int v0 = lo / 16, v1 = CEIL_DIV(hi, 16), from = 16 * v0, kdim = x->kv.kdim, vdim = x->kv.vdim;
     struct attn_rows kv = attn_rows_at(&x->kv, j0 + from, hi - from);
     tile_transpose(x->kt + from, BLOCK, kv.k, kv.ldk, hi - from, kdim, 1);
-    struct tile t = {.c = x->s + from, .ldc = BLOCK, .a = x->q, .rs = kdim, .cs = 1, .b = x->kt + from, .ldb = BLOCK, .m = x->rows, .nv = v1 - v0, .k = kdim};
+    struct tile t = {.c = x->s + from, .ldc = BLOCK, .a = x->q, .rs = kdim, .cs = 1, .b = x->kt + from, .ldb = BLOCK, .m = x->rows,
+                     .nv = v1 - v0, .k = kdim};
     tile_run(&t, TILE_ZERO);
     for (int r = 0; r < x->rows; r++) {
         int64_t at = x->first + r / x->rep;
         int64_t a = MAX(attn_first_key(sight, at) - j0, lo), z = MIN(at - sight.skip + 1 - j0, hi);
         step_softmax(x, r, (int)a, (int)MAX(z, a), v0, v1);
     }
-    t = (struct tile){.c = x->o, .ldc = x->vp, .a = x->s + lo, .rs = BLOCK, .cs = 1, .b = kv.v + (lo - from) * kv.ldv, .ldb = kv.ldv, .m = x->rows, .nv = x->vp / 16,
-                      .k = hi - lo};
+    t = (struct tile){.c = x->o, .ldc = x->vp, .a = x->s + lo, .rs = BLOCK, .cs = 1, .b = kv.v + (lo - from) * kv.ldv, .ldb = kv.ldv,
+                      .m = x->rows, .nv = x->vp / 16, .k = hi - lo};
     if (x->vp != vdim) {
         tile_pad(x->vb, x->vp, t.b, kv.ldv, hi - lo, vdim);
         t.b = x->vb;
@@ -300,7 +304,8 @@ static void attn_item(void *ctx, int64_t item, int worker)
 void ISA_NAME(attn)(struct backend *be, const struct op_attn *d)
 {
     int32_t n = d->seqs->n;
-    struct job j = {.d = d, .ldq = d->ldq ? d->ldq : d->h * d->kdim, .ldk = d->ldk ? d->ldk : d->g * d->kdim, .ldv = d->ldv ? d->ldv : d->g * d->vdim};
+    struct job j = {.d = d, .ldq = d->ldq ? d->ldq : d->h * d->kdim, .ldk = d->ldk ? d->ldk : d->g * d->kdim,
+                    .ldv = d->ldv ? d->ldv : d->g * d->vdim};
     int64_t a = d->window, b = d->window2;
     j.sight[0] = (struct attn_sight){a, 0};
     if (d->o2.p) {
@@ -311,7 +316,8 @@ void ISA_NAME(attn)(struct backend *be, const struct op_attn *d)
     }
     int workers = cpu_workers(be);
     int64_t vp = CEIL_DIV(d->vdim, 16) * 16;
-    j.scratch_floats = (size_t)((BLOCK + STEP_ROWS) * (BLOCK + 2 * d->kdim + 2 * vp) + 4 * BLOCK); /* the larger of both paths, with the copies of a ring */
+    // the larger of both paths, with the copies of a ring
+    j.scratch_floats = (size_t)((BLOCK + STEP_ROWS) * (BLOCK + 2 * d->kdim + 2 * vp) + 4 * BLOCK);
     float *buf = cpu_scratch(be, (size_t)workers * j.scratch_floats * sizeof(float) + (size_t)(n + 1) * sizeof(int64_t));
     if (!buf)
         return;

@@ -7,8 +7,8 @@
 #define ATTN_BLOCK 64
 
 /*
- * What a pass over keys takes in: the query at position t sees keys t - wide + 1 .. t - skip (wide 0: from the beginning). One window is {w, 0}; two windows are
- * {small, 0} and then {large, small}.
+ * What a pass over keys takes in: the query at position t sees keys t - wide + 1 .. t - skip (wide 0: from the beginning). One window is
+ * {w, 0}; two windows are {small, 0} and then {large, small}.
  */
 struct attn_sight {
     int64_t wide, skip;

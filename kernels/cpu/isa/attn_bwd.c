@@ -1,13 +1,14 @@
 /*
- * Gradient of causal softmax attention, one window or the mixture p1 O1 + p2 O2 of two over the same q, k, v. With D the gradient at the mixture, X = D V^T,
- * P_b = exp(scale Q K^T - lse_b) in the sight of branch b and delta_b = rowsum(D o O_b):
+ * Gradient of causal softmax attention, one window or the mixture p1 O1 + p2 O2 of two over the same q, k, v. With D the gradient at the
+ * mixture, X = D V^T, P_b = exp(scale Q K^T - lse_b) in the sight of branch b and delta_b = rowsum(D o O_b):
  *
  *     dV = (sum_b p_b P_b)^T D,   dS = sum_b p_b P_b o (X - delta_b),   dQ = scale dS K,   dK = scale dS^T Q,   dp_b = sum of delta_b.
  *
- * An item is one kv head of one sequence: its query heads and their blocks of 64 queries in order, under each the key blocks in order. So each element of dQ is one chain over
- * keys ascending and each of dK, dV one over (head, query) ascending. With more threads than items, dQ is made by blocks of queries and then dK, dV by blocks of keys: S and X
- * twice (7 products for 5), the same chains, the same bits. Lanes are queries for S, X and dQ, dimensions for dK and dV: no operand but the queries and their gradients (once a
- * block) is transposed.
+ * An item is one kv head of one sequence: its query heads and their blocks of 64 queries in order, under each the key blocks in order.
+ * So each element of dQ is one chain over keys ascending and each of dK, dV one over (head, query) ascending. With more threads than
+ * items, dQ is made by blocks of queries and then dK, dV by blocks of keys: S and X twice (7 products for 5), the same chains, the same
+ * bits. Lanes are queries for S, X and dQ, dimensions for dK and dV: no operand but the queries and their gradients (once a block) is
+ * transposed.
  */
 #include "kernels/cpu/isa/attn.h"
 
@@ -85,19 +86,22 @@ static void group_block(const struct group *g, int64_t j0, int lo, int hi, int v
     const float *k = g->k + (j0 + lo) * g->ldk, *val = g->v + (j0 + lo) * g->ldv;
     float *s = g->s + lo * BLOCK + 16 * v, *x = g->x + lo * BLOCK + 16 * v;
     int n = hi - lo, queries = MIN(g->nq - 16 * v, 16 * nv);
-    tile_run(&(struct tile){.c = s, .ldc = BLOCK, .a = k, .rs = g->ldk, .cs = 1, .b = g->qt + 16 * v, .ldb = BLOCK, .m = n, .nv = nv, .k = g->kdim}, TILE_ZERO);
-    tile_run(&(struct tile){.c = x, .ldc = BLOCK, .a = val, .rs = g->ldv, .cs = 1, .b = g->gt + 16 * v, .ldb = BLOCK, .m = n, .nv = nv, .k = g->vdim}, TILE_ZERO);
+    tile_run(&(struct tile){.c = s, .ldc = BLOCK, .a = k, .rs = g->ldk, .cs = 1, .b = g->qt + 16 * v, .ldb = BLOCK, .m = n, .nv = nv,
+                            .k = g->kdim}, TILE_ZERO);
+    tile_run(&(struct tile){.c = x, .ldc = BLOCK, .a = val, .rs = g->ldv, .cs = 1, .b = g->gt + 16 * v, .ldb = BLOCK, .m = n, .nv = nv,
+                            .k = g->vdim}, TILE_ZERO);
     for (int i = v; i < v + nv; i++)
         group_grads(g, i, lo, hi, g->first + 16 * i - j0, big, small);
     if (g->dqt)
-        tile_run(&(struct tile){.c = g->dqt + 16 * v, .ldc = BLOCK, .a = k, .rs = 1, .cs = g->ldk, .b = x, .ldb = BLOCK, .m = g->kdim, .nv = nv, .k = n}, TILE_ADD);
+        tile_run(&(struct tile){.c = g->dqt + 16 * v, .ldc = BLOCK, .a = k, .rs = 1, .cs = g->ldk, .b = x, .ldb = BLOCK, .m = g->kdim,
+                                .nv = nv, .k = n}, TILE_ADD);
     if (!g->dk)
         return;
     int64_t row = j0 - g->key0 + lo;
-    tile_run(&(struct tile){.c = g->dk + row * g->kp, .ldc = g->kp, .a = x, .rs = BLOCK, .cs = 1, .b = g->qn + 16 * v * g->ldqn, .ldb = g->ldqn, .m = n,
-                            .nv = g->kp / 16, .k = queries}, TILE_ADD);
-    tile_run(&(struct tile){.c = g->dv + row * g->vp, .ldc = g->vp, .a = s, .rs = BLOCK, .cs = 1, .b = g->gn + 16 * v * g->ldgn, .ldb = g->ldgn, .m = n,
-                            .nv = g->vp / 16, .k = queries}, TILE_ADD);
+    tile_run(&(struct tile){.c = g->dk + row * g->kp, .ldc = g->kp, .a = x, .rs = BLOCK, .cs = 1, .b = g->qn + 16 * v * g->ldqn,
+                            .ldb = g->ldqn, .m = n, .nv = g->kp / 16, .k = queries}, TILE_ADD);
+    tile_run(&(struct tile){.c = g->dv + row * g->vp, .ldc = g->vp, .a = s, .rs = BLOCK, .cs = 1, .b = g->gn + 16 * v * g->ldgn,
+                            .ldb = g->ldgn, .m = n, .nv = g->vp / 16, .k = queries}, TILE_ADD);
 }
 
 static void group_run(const struct group *g)
@@ -265,7 +269,8 @@ static void delta_item(void *ctx, int64_t item, int worker)
 
 void ISA_NAME(attn_bwd)(struct backend *be, const struct op_attn_bwd *d)
 {
-    struct job j = {.d = d, .ldq = d->ldq ? d->ldq : d->h * d->kdim, .ldk = d->ldk ? d->ldk : d->g * d->kdim, .ldv = d->ldv ? d->ldv : d->g * d->vdim};
+    struct job j = {.d = d, .ldq = d->ldq ? d->ldq : d->h * d->kdim, .ldk = d->ldk ? d->ldk : d->g * d->kdim,
+                    .ldv = d->ldv ? d->ldv : d->g * d->vdim};
     int64_t kp = CEIL_DIV(d->kdim, 16) * 16, vp = CEIL_DIV(d->vdim, 16) * 16, heads = d->seqs->rows * d->h, longest = 0, blocks = 0;
     for (int32_t s = 0; s < d->seqs->n; s++)
         longest = MAX(longest, seqs_qlen(d->seqs, s));

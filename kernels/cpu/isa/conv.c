@@ -1,6 +1,7 @@
 /*
- * Depthwise causal convolution of width <= 4 with SiLU. Lanes are channels; an item is 64 tokens of one sequence. Forward goes along the rows; backward takes strips of 64
- * channels, so that dc = dy silu'(pre) of the item's tokens and the 3 after them stays in the first cache. dw: one chain over the tokens of an item, items summed in order.
+ * Depthwise causal convolution of width <= 4 with SiLU. Lanes are channels; an item is 64 tokens of one sequence. Forward goes along the
+ * rows; backward takes strips of 64 channels, so that dc = dy silu'(pre) of the item's tokens and the 3 after them stays in the first
+ * cache. dw: one chain over the tokens of an item, items summed in order.
  */
 #include "kernels/cpu/isa/tile.h"
 
@@ -78,12 +79,14 @@ static void conv_item(void *ctx, int64_t item, int worker)
     const struct job *j = ctx;
     const struct op_conv *d = j->fwd;
     int32_t seq = tile_find(j->first, j->seqs->n, item);
-    int64_t dim = j->dim, begin = (item - j->first[seq]) * ROWS, end = MIN(begin + ROWS, seqs_qlen(j->seqs, seq)), row = j->seqs->q_off[seq];
+    int64_t dim = j->dim, begin = (item - j->first[seq]) * ROWS, end = MIN(begin + ROWS, seqs_qlen(j->seqs, seq)),
+        row = j->seqs->q_off[seq];
     for (int64_t t = begin; t < end; t++) {
         const float *x[MAX_WIDTH]; /* inputs under the taps, oldest first */
         for (int64_t i = 0; i <= j->keep; i++) {
             int64_t from = t - j->keep + i;
-            x[i] = from >= 0 ? cpu_f(d->x) + (row + from) * dim : d->state.p ? cpu_f(d->state) + (seq * j->keep + from + j->keep) * dim : j->zeros;
+            x[i] = from >= 0 ? cpu_f(d->x) + (row + from) * dim : d->state.p ? cpu_f(d->state) + (seq * j->keep + from + j->keep) * dim
+                : j->zeros;
         }
         float *y = cpu_f(d->y) + (row + t) * dim, *pre = d->pre.p ? cpu_f(d->pre) + (row + t) * dim : NULL;
         switch (j->keep) {
@@ -106,7 +109,8 @@ static void conv_states(const struct job *j)
         for (int64_t i = 0; i < keep; i++) { /* in ascending order a source row is never one already written */
             int64_t from = len - keep + i;
             if (len)
-                memmove(state + i * dim, from >= 0 ? cpu_f(d->x) + (j->seqs->q_off[s] + from) * dim : state + (from + keep) * dim, (size_t)dim * sizeof(float));
+                memmove(state + i * dim, from >= 0 ? cpu_f(d->x) + (j->seqs->q_off[s] + from) * dim : state + (from + keep) * dim,
+                        (size_t)dim * sizeof(float));
         }
     }
 }
@@ -141,7 +145,8 @@ static void strip_dc(const struct job *j, float *dc, int64_t row, int64_t len, i
 }
 
 /* 16 channels from c on: dx[s] = sum_i tap_i dc[s + keep - i];  dw_i = sum_t dc[t] x[t - keep + i]. */
-TILE_INLINE void strip_grads(const struct job *j, const int keep, const float *dc, int64_t item, int64_t row, int64_t begin, int64_t end, int64_t c)
+TILE_INLINE void strip_grads(const struct job *j, const int keep, const float *dc, int64_t item, int64_t row, int64_t begin, int64_t end,
+                             int64_t c)
 {
     const struct op_conv_bwd *d = j->bwd;
     int64_t dim = j->dim, n = dim - c;

@@ -1,7 +1,9 @@
 /*
- * Gated delta rule, forward: chunks of 64 tokens as products of matrices, one head of one sequence after another. A sequence of one token takes the recurrence itself.
+ * Gated delta rule, forward: chunks of 64 tokens as products of matrices, one head of one sequence after another. A sequence of one
+ * token takes the recurrence itself.
  *
- *     A = (I + L)^-1,  U = K S,  W = V - gamma o U,  V' = (Gam o A o beta_j) W,  O = s gamma o (Q S) + P V',  S <- gamma_L S + K^T (exp(cum_L - cum) o V')
+ *     A = (I + L)^-1,  U = K S,  W = V - gamma o U,  V' = (Gam o A o beta_j) W,  O = s gamma o (Q S) + P V',  S <- gamma_L S + K^T
+ *       (exp(cum_L - cum) o V')
  */
 #include "kernels/cpu/isa/gdn.h"
 
@@ -33,7 +35,8 @@ static void chunk_output(const struct gdn_chunk *c, const float *s, const float 
     float factor[CHUNK];
     for (int i = 0; i < c->n; i++)
         factor[i] = c->scale * c->gamma[i];
-    tile_run(&(struct tile){.c = buf, .ldc = vp, .a = c->q, .rs = c->ldk, .cs = 1, .b = s, .ldb = vp, .m = c->n, .nv = c->vp / 16, .k = c->kdim}, TILE_ZERO);
+    tile_run(&(struct tile){.c = buf, .ldc = vp, .a = c->q, .rs = c->ldk, .cs = 1, .b = s, .ldb = vp, .m = c->n, .nv = c->vp / 16,
+                            .k = c->kdim}, TILE_ZERO);
     gdn_scale_rows(buf, vp, c->n, c->vp, factor);
     gdn_lower(buf, vp, c->p, vn, vp, c->n, c->vp / 16, TILE_ADD);
     for (int i = 0; i < c->n; i++)
@@ -44,7 +47,8 @@ static void sequence_item(const struct job *j, int32_t seq, int64_t head, float 
 {
     const struct op_gdn *d = j->d;
     int64_t key = head / (d->hv / d->h), row = d->seqs->q_off[seq], len = seqs_qlen(d->seqs, seq), kv = d->kdim * d->vdim;
-    struct gdn_chunk c = {.kdim = (int)d->kdim, .vdim = (int)d->vdim, .scale = (float)d->scale, .ldk = d->h * d->kdim, .ldv = d->hv * d->vdim};
+    struct gdn_chunk c = {.kdim = (int)d->kdim, .vdim = (int)d->vdim, .scale = (float)d->scale, .ldk = d->h * d->kdim,
+                          .ldv = d->hv * d->vdim};
     c.vp = CEIL_DIV(c.vdim, 16) * 16;
     gdn_chunk_buffers(&c, &scratch);
     float *s = scratch, *u = s + c.kdim * c.vp, *vn = u + CHUNK * c.vp;
@@ -72,8 +76,10 @@ static void sequence_item(const struct job *j, int32_t seq, int64_t head, float 
         state_store((float *)d->s_out.p + (seq * d->hv + head) * kv, s, c.vp, c.kdim, c.vdim);
 }
 
-/* 16 n columns (the last maybe partial) of a one-token step: u = (alpha S)^T k, then S' = alpha S + k delta^T and o = S'^T q. in NULL: zeros. */
-static void step_columns(const struct op_gdn *d, const float *q, const float *k, const float *v, float alpha, float beta, const float *in, float *out, float *o, int n)
+/* 16 n columns (the last maybe partial) of a one-token step: u = (alpha S)^T k, then S' = alpha S + k delta^T and o = S'^T q. in NULL:
+ * zeros. */
+static void step_columns(const struct op_gdn *d, const float *q, const float *k, const float *v, float alpha, float beta, const float *in,
+                         float *out, float *o, int n)
 {
     int64_t ld = d->vdim;
     v16 a = v16_set1(alpha), u = v16_zero(), sum = v16_zero();
@@ -93,8 +99,10 @@ static void step_columns(const struct op_gdn *d, const float *q, const float *k,
 static void step_item(const struct job *j, int32_t seq, int64_t head)
 {
     const struct op_gdn *d = j->d;
-    int64_t row = d->seqs->q_off[seq], at = row * d->hv + head, kv = d->kdim * d->vdim, state = (seq * d->hv + head) * kv, key = (row * d->h + head / (d->hv / d->h)) * d->kdim;
-    const float *in = d->s_in.p ? (const float *)d->s_in.p + state : NULL, *k = (const float *)d->k.p + key, *q = (const float *)d->q.p + key;
+    int64_t row = d->seqs->q_off[seq], at = row * d->hv + head, kv = d->kdim * d->vdim, state = (seq * d->hv + head) * kv,
+        key = (row * d->h + head / (d->hv / d->h)) * d->kdim;
+    const float *in = d->s_in.p ? (const float *)d->s_in.p + state : NULL, *k = (const float *)d->k.p + key,
+        *q = (const float *)d->q.p + key;
     float *out = d->s_out.p ? (float *)d->s_out.p + state : NULL, alpha = v16_first(tile_exp(v16_set1(((const float *)d->g.p)[at])));
     if (d->hs.p) {
         float *hs = (float *)d->hs.p + (j->chunk[seq] * d->hv + head) * kv;
@@ -108,8 +116,8 @@ static void step_item(const struct job *j, int32_t seq, int64_t head)
         ((float *)d->ainv.p)[at * CHUNK] = 1;
     }
     for (int64_t c = 0; c < d->vdim; c += 16)
-        step_columns(d, q, k, (const float *)d->v.p + at * d->vdim + c, alpha, ((const float *)d->beta.p)[at], in ? in + c : NULL, out ? out + c : NULL,
-                     (float *)d->o.p + at * d->vdim + c, (int)MIN(d->vdim - c, 16));
+        step_columns(d, q, k, (const float *)d->v.p + at * d->vdim + c, alpha, ((const float *)d->beta.p)[at], in ? in + c : NULL,
+                     out ? out + c : NULL, (float *)d->o.p + at * d->vdim + c, (int)MIN(d->vdim - c, 16));
 }
 
 static void gdn_item(void *ctx, int64_t item, int worker)

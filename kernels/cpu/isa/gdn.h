@@ -1,6 +1,7 @@
 /*
- * One chunk of up to 64 tokens of one head of the gated delta rule: what forward and backward share. Matrices over tokens are [64][64] with lanes along the later index, rows
- * of keys and values are whole vectors. Gates enter only as exp of differences that are never positive, selected before the exp, so that a decay below e^-88 is a plain 0.
+ * One chunk of up to 64 tokens of one head of the gated delta rule: what forward and backward share. Matrices over tokens are [64][64]
+ * with lanes along the later index, rows of keys and values are whole vectors. Gates enter only as exp of differences that are never
+ * positive, selected before the exp, so that a decay below e^-88 is a plain 0.
  */
 #ifndef KERNELS_CPU_ISA_GDN_H
 #define KERNELS_CPU_ISA_GDN_H
@@ -15,12 +16,14 @@ struct gdn_chunk {
     const float *q, *k, *v;        /* row 0 */
     int64_t ldk, ldv;              /* q has ldk, too */
     float beta[CHUNK];
-    float cum[CHUNK], low[CHUNK];  /* inclusive sum of g from the chunk's start, in two floats: after a spike differences of sums would lose digits; beyond n as at n-1 */
+    // inclusive sum of g from the chunk's start, in two floats: after a spike differences of sums would lose digits; beyond n as at n-1
+    float cum[CHUNK], low[CHUNK];
     float gamma[CHUNK], tail[CHUNK]; /* exp(cum), exp(cum of the last - cum) */
     float decay;                   /* gamma of the last */
     float *kt;                     /* [kdim][64] keys, transposed */
     float *kk;                     /* k_i . k_j, j <= i */
-    float *gam;                    /* exp(cum_i - cum_j) for j <= i, 0 in the rest of the diagonal 16x16 blocks; right of them undefined, here and in ag, p */
+    // exp(cum_i - cum_j) for j <= i, 0 in the rest of the diagonal 16x16 blocks; right of them undefined, here and in ag, p
+    float *gam;
     float *a;                      /* (I + L)^-1, L_ij = beta_i k_i . k_j below the diagonal; zeros above */
     float *ag, *p;                 /* gam o a o beta_j; scale gam o q_i . k_j */
 };
@@ -62,26 +65,27 @@ static inline void gdn_gates(struct gdn_chunk *c, const float *g, const float *b
     c->decay = c->gamma[c->n - 1];
 }
 
-/* Rows of 16 from `from` of a lower triangular product: to[i][.] = (start) sum_{p <= i} m_ip b[p][.]; columns of vectors 0..nv-1. m has zeros above its diagonal. */
+/* Rows of 16 from `from` of a lower triangular product: to[i][.] = (start) sum_{p <= i} m_ip b[p][.]; columns of vectors 0..nv-1. m has
+ * zeros above its diagonal. */
 static inline void gdn_lower(float *to, int64_t ldt, const float *m, const float *b, int64_t ldb, int n, int nv, enum tile_start start)
 {
     for (int r = 0; r < n; r += 16)
-        tile_run(&(struct tile){.c = to + r * ldt, .ldc = ldt, .a = m + r * CHUNK, .rs = CHUNK, .cs = 1, .b = b, .ldb = ldb, .m = MIN(16, n - r), .nv = nv,
-                                .k = MIN(r + 16, n)}, start);
+        tile_run(&(struct tile){.c = to + r * ldt, .ldc = ldt, .a = m + r * CHUNK, .rs = CHUNK, .cs = 1, .b = b, .ldb = ldb,
+                                .m = MIN(16, n - r), .nv = nv, .k = MIN(r + 16, n)}, start);
 }
 /* to[j][.] = (start) sum_{p >= j} m_pj b[p][.], the transposed one. */
 static inline void gdn_upper(float *to, int64_t ldt, const float *m, const float *b, int64_t ldb, int n, int nv, enum tile_start start)
 {
     for (int r = 0; r < n; r += 16)
-        tile_run(&(struct tile){.c = to + r * ldt, .ldc = ldt, .a = m + r * CHUNK + r, .rs = 1, .cs = CHUNK, .b = b + r * ldb, .ldb = ldb, .m = MIN(16, n - r), .nv = nv,
-                                .k = n - r}, start);
+        tile_run(&(struct tile){.c = to + r * ldt, .ldc = ldt, .a = m + r * CHUNK + r, .rs = 1, .cs = CHUNK, .b = b + r * ldb, .ldb = ldb,
+                                .m = MIN(16, n - r), .nv = nv, .k = n - r}, start);
 }
 /* to[i][j] = x_i . y_j for j up to the end of i's diagonal block; y transposed [k][64]. */
 static inline void gdn_dots(float *to, const float *x, int64_t ldx, const float *yt, int n, int k)
 {
     for (int r = 0; r < n; r += 16)
-        tile_run(&(struct tile){.c = to + r * CHUNK, .ldc = CHUNK, .a = x + r * ldx, .rs = ldx, .cs = 1, .b = yt, .ldb = CHUNK, .m = MIN(16, n - r), .nv = r / 16 + 1, .k = k},
-                 TILE_ZERO);
+        tile_run(&(struct tile){.c = to + r * CHUNK, .ldc = CHUNK, .a = x + r * ldx, .rs = ldx, .cs = 1, .b = yt, .ldb = CHUNK,
+                                .m = MIN(16, n - r), .nv = r / 16 + 1, .k = k}, TILE_ZERO);
 }
 static inline void gdn_scale_rows(float *x, int64_t ld, int n, int width, const float *factor)
 {
@@ -100,8 +104,8 @@ static inline void gdn_keys(struct gdn_chunk *c)
 }
 
 /*
- * a from kk by forward substitution, row_i = e_i - sum_{j<i} L_ij row_j, each element one chain over j; whole blocks of 16 earlier rows first, as a product.
- * |a_ij| <= beta_i for unit keys, so nothing grows here, even with parallel keys.
+ * a from kk by forward substitution, row_i = e_i - sum_{j<i} L_ij row_j, each element one chain over j; whole blocks of 16 earlier rows
+ * first, as a product. |a_ij| <= beta_i for unit keys, so nothing grows here, even with parallel keys.
  */
 static inline void gdn_inverse(struct gdn_chunk *c)
 {
@@ -114,8 +118,8 @@ static inline void gdn_inverse(struct gdn_chunk *c)
     memset(c->a, 0, (size_t)(c->n * CHUNK) * sizeof(float));
     for (int r = 0; r < c->n; r += 16) {
         int end = MIN(r + 16, c->n), nv = r / 16 + 1;
-        tile_run(&(struct tile){.c = c->a + r * CHUNK, .ldc = CHUNK, .a = minus + r * CHUNK, .rs = CHUNK, .cs = 1, .b = c->a, .ldb = CHUNK, .m = end - r, .nv = nv - 1, .k = r},
-                 TILE_ZERO);
+        tile_run(&(struct tile){.c = c->a + r * CHUNK, .ldc = CHUNK, .a = minus + r * CHUNK, .rs = CHUNK, .cs = 1, .b = c->a, .ldb = CHUNK,
+                                .m = end - r, .nv = nv - 1, .k = r}, TILE_ZERO);
         for (int i = r; i < end; i++) {
             c->a[i * CHUNK + i] = 1;
             for (int v = 0; v < nv; v++) {
@@ -151,7 +155,8 @@ static inline void gdn_decay(struct gdn_chunk *c)
 static inline void gdn_new_values(const struct gdn_chunk *c, const float *s, float *u, float *w, float *vn)
 {
     int64_t vp = c->vp;
-    tile_run(&(struct tile){.c = u, .ldc = vp, .a = c->k, .rs = c->ldk, .cs = 1, .b = s, .ldb = vp, .m = c->n, .nv = c->vp / 16, .k = c->kdim}, TILE_ZERO);
+    tile_run(&(struct tile){.c = u, .ldc = vp, .a = c->k, .rs = c->ldk, .cs = 1, .b = s, .ldb = vp, .m = c->n, .nv = c->vp / 16,
+                            .k = c->kdim}, TILE_ZERO);
     for (int i = 0; i < c->n; i++) {
         v16 minus = v16_set1(-c->gamma[i]);
         for (int x = 0; x < c->vp; x += 16)
@@ -168,7 +173,8 @@ static inline void gdn_next_state(const struct gdn_chunk *c, float *s, float *vn
     gdn_scale_rows(vn, vp, c->n, c->vp, c->tail);
     for (int64_t i = 0; i < c->kdim * vp; i += 16)
         v16_store(s + i, v16_mul(v16_load(s + i), decay));
-    tile_run(&(struct tile){.c = s, .ldc = vp, .a = c->k, .rs = 1, .cs = c->ldk, .b = vn, .ldb = vp, .m = c->kdim, .nv = c->vp / 16, .k = c->n}, TILE_ADD);
+    tile_run(&(struct tile){.c = s, .ldc = vp, .a = c->k, .rs = 1, .cs = c->ldk, .b = vn, .ldb = vp, .m = c->kdim, .nv = c->vp / 16,
+                            .k = c->n}, TILE_ADD);
 }
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Gated delta rule, backward: chunks from last to first with dS, the gradient of the state at the chunk's end. U, W, V', P, Ag are made again; S at the chunk's start and
- * A = (I + L)^-1 come from the forward pass, or are made again, too. tril: zeros above the diagonal; e = exp(cum_L - cum).
+ * Gated delta rule, backward: chunks from last to first with dS, the gradient of the state at the chunk's end. U, W, V', P, Ag are made
+ * again; S at the chunk's start and A = (I + L)^-1 come from the forward pass, or are made again, too. tril: zeros above the diagonal; e
+ * = exp(cum_L - cum).
  *
  *     dV' = e o (K dS) + P^T dO,  dV = dW = Ag^T dV',  dU = -gamma o dW,  dAg = tril(dV' W^T),  dPg = tril(dO V'^T)
  *     dQ  = s gamma o (dO S^T) + (s Gam o dPg) K
@@ -8,7 +9,8 @@
  *     dK  = e o (V' dS^T) + (s Gam o dPg)^T Q + dU S^T + (M + M^T) K
  *     dbeta_j = sum_i (Gam o dAg o A)_ij + sum_i dL_ji (K K^T)_ji
  *     dS <- gamma_L dS + s Q^T (gamma o dO) + K^T dU
- *     dcum_i = rowsum(E) - colsum(E) + q.dQ_state + dU.U - k.dK_state, E = dPg o P + dAg o Ag;  dcum_L += sum_i k.dK_state + gamma_L <dS, S>;  dg = reverse sum of dcum
+ *     dcum_i = rowsum(E) - colsum(E) + q.dQ_state + dU.U - k.dK_state, E = dPg o P + dAg o Ag;  dcum_L += sum_i k.dK_state + gamma_L
+ *       <dS, S>;  dg = reverse sum of dcum
  */
 #include "kernels/cpu/isa/gdn.h"
 
@@ -43,7 +45,8 @@ static void grad_state(struct grad *g)
     int64_t vp = c->vp, kp = c->kp;
     int n = c->n, vv = c->vp / 16, kv = c->kp / 16;
     float factor[CHUNK], tails = 0;
-    tile_run(&(struct tile){.c = g->dvn, .ldc = vp, .a = c->k, .rs = c->ldk, .cs = 1, .b = g->ds, .ldb = vp, .m = n, .nv = vv, .k = c->kdim}, TILE_ZERO);
+    tile_run(&(struct tile){.c = g->dvn, .ldc = vp, .a = c->k, .rs = c->ldk, .cs = 1, .b = g->ds, .ldb = vp, .m = n, .nv = vv,
+                            .k = c->kdim}, TILE_ZERO);
     gdn_scale_rows(g->dvn, vp, n, c->vp, c->tail);
     gdn_upper(g->dvn, vp, c->p, g->go, g->ldgo, n, vv, TILE_ADD);
     gdn_upper(g->dw, vp, c->ag, g->dvn, vp, n, vv, TILE_ZERO);
@@ -55,9 +58,11 @@ static void grad_state(struct grad *g)
     }
     tile_transpose(g->st, kp, g->s, vp, c->kdim, c->vdim, 1);
     tile_transpose(g->dst, kp, g->ds, vp, c->kdim, c->vdim, 1);
-    tile_run(&(struct tile){.c = g->dq, .ldc = kp, .a = g->go, .rs = g->ldgo, .cs = 1, .b = g->st, .ldb = kp, .m = n, .nv = kv, .k = c->vdim}, TILE_ZERO);
+    tile_run(&(struct tile){.c = g->dq, .ldc = kp, .a = g->go, .rs = g->ldgo, .cs = 1, .b = g->st, .ldb = kp, .m = n, .nv = kv,
+                            .k = c->vdim}, TILE_ZERO);
     gdn_scale_rows(g->dq, kp, n, c->kp, factor);
-    tile_run(&(struct tile){.c = g->dk, .ldc = kp, .a = g->vn, .rs = vp, .cs = 1, .b = g->dst, .ldb = kp, .m = n, .nv = kv, .k = c->vdim}, TILE_ZERO);
+    tile_run(&(struct tile){.c = g->dk, .ldc = kp, .a = g->vn, .rs = vp, .cs = 1, .b = g->dst, .ldb = kp, .m = n, .nv = kv, .k = c->vdim},
+             TILE_ZERO);
     gdn_scale_rows(g->dk, kp, n, c->kp, c->tail);
     for (int i = 0; i < n; i++) {
         float t = v16_dot(c->k + i * c->ldk, g->dk + i * kp, c->kdim);
@@ -79,7 +84,8 @@ static void grad_gates(struct grad *g)
         for (int v = 0; v <= i / 16; v++) {
             int at = i * CHUNK + 16 * v;
             v16 gam = v16_load(c->gam + at), dag = v16_load(g->dag + at), dpg = v16_load(g->dpg + at);
-            v16 e = v16_fma(dpg, v16_load(c->p + at), v16_mul(dag, v16_load(c->ag + at))), ga = v16_mul(gam, dag); /* gam 0 above the diagonal */
+            // gam 0 above the diagonal
+            v16 e = v16_fma(dpg, v16_load(c->p + at), v16_mul(dag, v16_load(c->ag + at))), ga = v16_mul(gam, dag);
             row = v16_add(row, e);
             col_e[v] = v16_add(col_e[v], e);
             col_b[v] = v16_fma(ga, v16_load(c->a + at), col_b[v]);
@@ -99,12 +105,12 @@ static void grad_inverse(struct grad *g)
 {
     struct gdn_chunk *c = &g->c;
     for (int r = 0; r < c->n; r += 16) /* x = A^T dA, as far as dL needs it */
-        tile_run(&(struct tile){.c = g->x + r * CHUNK, .ldc = CHUNK, .a = c->a + r * CHUNK + r, .rs = 1, .cs = CHUNK, .b = g->dag + r * CHUNK, .ldb = CHUNK,
-                                .m = MIN(16, c->n - r), .nv = r / 16 + 1, .k = c->n - r}, TILE_ZERO);
+        tile_run(&(struct tile){.c = g->x + r * CHUNK, .ldc = CHUNK, .a = c->a + r * CHUNK + r, .rs = 1, .cs = CHUNK,
+                                .b = g->dag + r * CHUNK, .ldb = CHUNK, .m = MIN(16, c->n - r), .nv = r / 16 + 1, .k = c->n - r}, TILE_ZERO);
     tile_transpose(g->at, CHUNK, c->a, CHUNK, c->n, c->n, 1);
     for (int r = 0; r < c->n; r += 16) /* x A^T below the diagonal: A^T_pj is 0 for p > j */
-        tile_run(&(struct tile){.c = g->dag + r * CHUNK, .ldc = CHUNK, .a = g->x + r * CHUNK, .rs = CHUNK, .cs = 1, .b = g->at, .ldb = CHUNK, .m = MIN(16, c->n - r),
-                                .nv = r / 16 + 1, .k = MIN(r + 16, c->n)}, TILE_ZERO);
+        tile_run(&(struct tile){.c = g->dag + r * CHUNK, .ldc = CHUNK, .a = g->x + r * CHUNK, .rs = CHUNK, .cs = 1, .b = g->at,
+                                .ldb = CHUNK, .m = MIN(16, c->n - r), .nv = r / 16 + 1, .k = MIN(r + 16, c->n)}, TILE_ZERO);
     for (int i = 0; i < c->n; i++) {
         v16 row = v16_zero(), beta = v16_set1(-c->beta[i]);
         for (int v = 0; v <= i / 16; v++) {
@@ -132,7 +138,8 @@ static void grad_step(struct grad *g)
     }
     for (int64_t i = 0; i < c->kdim * vp; i += 16)
         v16_store(g->ds + i, v16_mul(decay, v16_load(g->ds + i)));
-    struct tile t = {.c = g->ds, .ldc = vp, .a = c->q, .rs = 1, .cs = c->ldk, .b = g->dvn, .ldb = vp, .m = c->kdim, .nv = c->vp / 16, .k = c->n};
+    struct tile t = {.c = g->ds, .ldc = vp, .a = c->q, .rs = 1, .cs = c->ldk, .b = g->dvn, .ldb = vp, .m = c->kdim, .nv = c->vp / 16,
+                     .k = c->n};
     tile_run(&t, TILE_ADD);
     t.a = c->k;
     t.b = g->du;
@@ -156,7 +163,8 @@ static void grad_chunk(struct grad *g)
     grad_inverse(g);
     gdn_lower(g->dq, kp, g->dpg, g->k, g->ldk, n, kv, TILE_ADD);
     gdn_upper(g->dk, kp, g->dpg, g->q, g->ldq, n, kv, TILE_ADD);
-    tile_run(&(struct tile){.c = g->dk, .ldc = kp, .a = g->du, .rs = c->vp, .cs = 1, .b = g->st, .ldb = kp, .m = n, .nv = kv, .k = c->vdim}, TILE_ADD);
+    tile_run(&(struct tile){.c = g->dk, .ldc = kp, .a = g->du, .rs = c->vp, .cs = 1, .b = g->st, .ldb = kp, .m = n, .nv = kv, .k = c->vdim},
+             TILE_ADD);
     gdn_lower(g->dk, kp, g->dag, g->k, g->ldk, n, kv, TILE_ADD);
     gdn_upper(g->dk, kp, g->dag, g->k, g->ldk, n, kv, TILE_ADD);
     grad_step(g);
@@ -236,7 +244,8 @@ static size_t grad_buffers(struct grad *g, float *p)
 {
     float *start = p;
     int64_t kp = g->c.kp, vp = g->c.vp;
-    float **whole_v[] = {&g->u, &g->w, &g->vn, &g->dvn, &g->dw, &g->du, &g->wt, &g->vnt, &g->pad_go}, **whole_k[] = {&g->dq, &g->dk, &g->pad_q, &g->pad_k};
+    float **whole_v[] = {&g->u, &g->w, &g->vn, &g->dvn, &g->dw, &g->du, &g->wt, &g->vnt, &g->pad_go},
+        **whole_k[] = {&g->dq, &g->dk, &g->pad_q, &g->pad_k};
     float **states[] = {&g->ds, &g->st, &g->dst, &g->pad_s}, **square[] = {&g->dag, &g->dpg, &g->x, &g->at};
     for (size_t i = 0; i < ARRAY_LEN(whole_v); i++, p += CHUNK * vp)
         *whole_v[i] = p;
@@ -262,10 +271,12 @@ static void bwd_head(const struct job *j, struct grad *g, int32_t seq, int64_t h
         chunk_begin(j, g, seq, head, t, d->ainv.p != NULL);
         g->q = whole(g->pad_q, c->q, c->ldk, c->n, c->kdim, c->kp, &g->ldq);
         g->k = whole(g->pad_k, c->k, c->ldk, c->n, c->kdim, c->kp, &g->ldk);
-        g->go = whole(g->pad_go, (const float *)d->d_o.p + ((d->seqs->q_off[seq] + t) * d->hv + head) * d->vdim, c->ldv, c->n, c->vdim, c->vp, &g->ldgo);
+        g->go = whole(g->pad_go, (const float *)d->d_o.p + ((d->seqs->q_off[seq] + t) * d->hv + head) * d->vdim, c->ldv, c->n, c->vdim,
+                      c->vp, &g->ldgo);
         g->s = states + t / CHUNK * size;
         if (d->hs.p)
-            g->s = whole(g->pad_s, (const float *)d->hs.p + ((j->chunk[seq] + t / CHUNK) * d->hv + head) * d->kdim * d->vdim, c->vdim, c->kdim, c->vdim, c->vp, &ld);
+            g->s = whole(g->pad_s, (const float *)d->hs.p + ((j->chunk[seq] + t / CHUNK) * d->hv + head) * d->kdim * d->vdim, c->vdim,
+                         c->kdim, c->vdim, c->vp, &ld);
         grad_chunk(g);
         chunk_end(j, g, seq, head, t);
     }
@@ -278,7 +289,8 @@ static void bwd_item(void *ctx, int64_t item, int worker)
     const struct op_gdn_bwd *d = j->d;
     int32_t seq = (int32_t)(item / d->h);
     int64_t key = item % d->h, rep = d->hv / d->h;
-    struct grad g = {.c = {.kdim = (int)d->kdim, .vdim = (int)d->vdim, .scale = (float)d->scale, .ldk = d->h * d->kdim, .ldv = d->hv * d->vdim}};
+    struct grad g = {.c = {.kdim = (int)d->kdim, .vdim = (int)d->vdim, .scale = (float)d->scale, .ldk = d->h * d->kdim,
+                           .ldv = d->hv * d->vdim}};
     g.c.kp = CEIL_DIV(g.c.kdim, 16) * 16;
     g.c.vp = CEIL_DIV(g.c.vdim, 16) * 16;
     float *p = j->scratch + (size_t)worker * j->scratch_floats;
@@ -295,7 +307,8 @@ void ISA_NAME(gdn_bwd)(struct backend *be, const struct op_gdn_bwd *d)
     int64_t kp = CEIL_DIV(d->kdim, 16) * 16, vp = CEIL_DIV(d->vdim, 16) * 16, longest = 0, chunks = 0, table = CEIL_DIV(n, 8) * 16;
     for (int32_t s = 0; s < n; s++)
         longest = MAX(longest, seqs_qlen(d->seqs, s));
-    j.scratch_floats = (size_t)(CHUNK * (9 * vp + 4 * kp) + 4 * kp * vp + 4 * CHUNK * CHUNK + GDN_CHUNK_FLOATS(kp) + (d->hs.p ? 0 : CEIL_DIV(longest, CHUNK) * kp * vp));
+    j.scratch_floats = (size_t)(CHUNK * (9 * vp + 4 * kp) + 4 * kp * vp + 4 * CHUNK * CHUNK + GDN_CHUNK_FLOATS(kp) +
+                                (d->hs.p ? 0 : CEIL_DIV(longest, CHUNK) * kp * vp));
     float *buf = cpu_scratch(be, ((size_t)table + (size_t)workers * j.scratch_floats) * sizeof(float));
     if (!buf)
         return;

@@ -1,7 +1,8 @@
 /*
- * Small dense products for attention and GDN. C[m, 16 nv] = start + A[m, k] B[k, 16 nv]: element (i, p) of A is the scalar a[i rs + p cs], rows of B and C are whole 16-lane
- * vectors. Every element of C is one FMA chain over p ascending from its start value, so neither the register tile, nor the split of m, of nv, or of k into consecutive
- * TILE_ADD calls, nor the instruction set can change a bit. Nothing is packed: broadcasts read A in place (plain or transposed), operands with lanes live in padded scratch.
+ * Small dense products for attention and GDN. C[m, 16 nv] = start + A[m, k] B[k, 16 nv]: element (i, p) of A is the scalar a[i rs + p
+ * cs], rows of B and C are whole 16-lane vectors. Every element of C is one FMA chain over p ascending from its start value, so neither
+ * the register tile, nor the split of m, of nv, or of k into consecutive TILE_ADD calls, nor the instruction set can change a bit.
+ * Nothing is packed: broadcasts read A in place (plain or transposed), operands with lanes live in padded scratch.
  */
 #ifndef KERNELS_CPU_ISA_TILE_H
 #define KERNELS_CPU_ISA_TILE_H
@@ -55,7 +56,8 @@ static inline void tile_pad(float *to, ptrdiff_t ldt, const float *from, ptrdiff
 {
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < ldt; c += 16)
-            v16_store(to + r * ldt + c, c + 16 <= cols ? v16_load(from + r * ldf + c) : c < cols ? v16_load_n(from + r * ldf + c, cols - c) : v16_zero());
+            v16_store(to + r * ldt + c, c + 16 <= cols ? v16_load(from + r * ldf + c) : c < cols ? v16_load_n(from + r * ldf + c, cols - c)
+                      : v16_zero());
 }
 
 /* Which range first[s] .. first[s + 1] - 1 of n holds item. */
