@@ -27,7 +27,7 @@ static struct run_row run_row(const char *runs, const char *name)
     if (file_exists(path_join(f, dir, "OUTPUTS")))
         return r;
     r.state = "running";
-    if (lock_take(path_join(f, dir, "LOCK"), &ignored) == 0) { /* nobody holds it */
+    if (lock_try(path_join(f, dir, "LOCK"), &ignored) == 0) { /* nobody holds it */
         lock_drop(f);
         r.state = "partial";
     }

@@ -56,10 +56,12 @@ char *path_join(char dst[1024], const char *a, const char *b);
 const char *path_base(const char *path);
 
 /*
- * Advisory lock: PATH is created with O_EXCL and holds "pid host boot-id time". A lock whose process is gone (same host and boot) is taken
- * over with a log line. A held one is E_ENV, naming owner and age.
+ * Advisory lock: PATH is created with O_EXCL and holds "pid host boot-id time". A lock whose process is gone (same host and boot) is taken over with a
+ * log line; a zombie is gone. A held one is E_ENV, naming owner and age. lock_take waits up to a second for an owner on this host, which may have been
+ * killed a moment ago; lock_try does not.
  */
 int lock_take(const char *path, struct err *e);
+int lock_try(const char *path, struct err *e);
 void lock_drop(const char *path);
 
 #endif

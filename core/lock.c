@@ -5,7 +5,9 @@
  */
 #include "core/fs.h"
 #include "core/log.h"
+#include "core/prog.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -37,32 +39,69 @@ static void boot_id(char out[64])
     str_free(&s);
 }
 
-/* Field 22 of /proc/PID/stat. The name in field 2 may hold blanks and brackets, so count from the last ')'. */
-static unsigned long long start_ticks(long pid)
+struct proc {
+    char state; /* letter of /proc/PID/stat, 0 = unknown */
+    unsigned long long start;
+};
+
+/* Fields 3 and 22 of a stat file of /proc. The name in field 2 may hold blanks and brackets, so count from the last ')'. */
+static struct proc proc_stat(const char *path)
 {
-    char path[64];
     struct str s = STR_INIT;
     struct err ignored = ERR_INIT;
-    unsigned long long t = 0;
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    struct proc r = {0};
     if (file_read(path, 8192, &s, &ignored) == 0) {
         const char *p = strrchr(str_c(&s), ')');
         for (int field = 2; p && field < 22; field++) {
             p = strchr(p, ' ');
             p = p ? p + 1 : NULL;
+            if (p && field == 2)
+                r.state = *p;
         }
         if (p)
-            t = strtoull(p, NULL, 10);
+            r.start = strtoull(p, NULL, 10);
     }
     str_free(&s);
-    return t;
+    return r;
+}
+
+static struct proc proc_of(long pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    return proc_stat(path);
+}
+
+static bool ended(char state)
+{
+    return state == 'Z' || state == 'X' || state == 'x';
+}
+
+/* All threads have ended and only the parent has not asked yet. (The first thread of a killed process may end before one that is still in a write.) */
+static bool zombie(long pid)
+{
+    char path[400];
+    snprintf(path, sizeof path, "/proc/%ld/task", pid);
+    DIR *d = opendir(path);
+    if (!d)
+        return false;
+    bool all = true;
+    for (struct dirent *f; all && (f = readdir(d));) {
+        if (f->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%ld/task/%.255s/stat", pid, f->d_name);
+        char state = proc_stat(path).state;
+        all = !state || ended(state); /* 0: it went away meanwhile */
+    }
+    closedir(d);
+    return all;
 }
 
 static void owner_self(struct owner *o)
 {
     struct utsname u;
     *o = (struct owner){.pid = (long)getpid(), .time_s = (long long)time(NULL)};
-    o->start = start_ticks(o->pid);
+    o->start = proc_of(o->pid).start;
     snprintf(o->host, sizeof o->host, "%s", uname(&u) == 0 && u.nodename[0] ? u.nodename : "-");
     for (char *p = o->host; *p; p++)
         if ((unsigned char)*p <= ' ')
@@ -83,8 +122,8 @@ static bool owner_gone(const struct owner *o, const struct owner *self)
         return strcmp(o->host, self->host) == 0 && strcmp(o->boot, "-") != 0 && strcmp(self->boot, "-") != 0;
     if (kill((pid_t)o->pid, 0) != 0 && errno == ESRCH)
         return true;
-    unsigned long long now = start_ticks(o->pid);
-    return o->start && now && now != o->start;
+    struct proc now = proc_of(o->pid);
+    return (o->start && now.start && now.start != o->start) || (ended(now.state) && zombie(o->pid));
 }
 
 /* 0 = taken, 1 = somebody has it, -1 = error. */
@@ -129,14 +168,18 @@ static int try_create(const char *path, const struct owner *self, struct err *e)
     return rc;
 }
 
+enum { GONE, CHANGED, HELD, FAILED };
+
 static int held(const char *path, const struct owner *o, const struct owner *self, struct err *e)
 {
     long long age = self->time_s - o->time_s;
-    return ERR(e, E_ENV, "'%s' is locked by process %ld on %s since %lld s; wait for it, or delete the lock if that process is gone", path,
-               o->pid, o->host, age < 0 ? 0 : age);
+    ERR(e, E_ENV, "'%s' is locked by process %ld on %s since %lld s; wait for it, or delete the lock if that process is gone", path,
+        o->pid, o->host, age < 0 ? 0 : age);
+    /* A process of this host may be on its way out (killed, but still giving its memory back): worth another look. */
+    return strcmp(o->host, self->host) == 0 && o->pid != self->pid ? HELD : FAILED;
 }
 
-/* 0 = the stale lock is gone, try again; 1 = it changed meanwhile, look again; -1 = held or error. */
+/* GONE: the stale lock is, try again; CHANGED meanwhile, look again; HELD by another process of this host, FAILED: *e says why. */
 static int replace_stale(const char *path, const struct owner *self, struct err *e)
 {
     char text[300];
@@ -145,45 +188,62 @@ static int replace_stale(const char *path, const struct owner *self, struct err 
     struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
-        return errno == ENOENT ? 1 : err_sys(e, "open lock", path);
+        return errno == ENOENT ? CHANGED : (err_sys(e, "open lock", path), FAILED);
     ssize_t n = read(fd, text, sizeof text - 1);
     text[n > 0 ? n : 0] = 0;
-    int rc;
+    int rc = FAILED;
     if (!owner_parse(text, &o))
-        rc = ERR(e, E_ENV, "'%s' is locked by an unknown owner; delete the lock if no other process works here", path);
+        ERR(e, E_ENV, "'%s' is locked by an unknown owner; delete the lock if no other process works here", path);
     else if (!owner_gone(&o, self))
         rc = held(path, &o, self, e);
     else if (fcntl(fd, F_SETLK, &fl) != 0 || fstat(fd, &a) != 0 || stat(path, &b) != 0 || a.st_ino != b.st_ino || a.st_dev != b.st_dev)
-        rc = 1;
+        rc = CHANGED;
     else if (unlink(path) != 0)
-        rc = err_sys(e, "remove stale lock", path);
+        err_sys(e, "remove stale lock", path);
     else {
         log_msg(LOG_WARN, "took over '%s': its owner, process %ld, is gone", path, o.pid);
-        rc = 0;
+        rc = GONE;
     }
     close(fd);
     return rc;
 }
 
-int lock_take(const char *path, struct err *e)
+static int take(const char *path, double patience_s, struct err *e)
 {
     struct owner self;
+    double until = now_s() + patience_s;
     if (strlen(path) >= 1024)
         return ERR(e, E_USAGE, "lock path '%.60s...' is longer than 1023 bytes", path);
     owner_self(&self);
-    for (int tries = 0; tries < 100; tries++) {
+    for (int changes = 0; changes < 100;) {
+        struct err why = ERR_INIT;
+        struct timespec nap = {0, 1000000};
         int rc = try_create(path, &self, e);
         if (rc <= 0)
             return rc;
-        rc = replace_stale(path, &self, e);
-        if (rc < 0)
+        rc = replace_stale(path, &self, &why);
+        if (rc == FAILED || (rc == HELD && now_s() >= until)) {
+            *e = why;
             return -1;
-        if (rc == 1) {
-            struct timespec ms = {0, 1000000};
-            nanosleep(&ms, NULL);
         }
+        if (rc == HELD)
+            nap.tv_nsec = 20000000;
+        else
+            changes++;
+        if (rc != GONE)
+            nanosleep(&nap, NULL);
     }
     return ERR(e, E_ENV, "'%s' keeps changing hands; try again", path);
+}
+
+int lock_take(const char *path, struct err *e)
+{
+    return take(path, 1, e);
+}
+
+int lock_try(const char *path, struct err *e)
+{
+    return take(path, 0, e);
 }
 
 void lock_drop(const char *path)

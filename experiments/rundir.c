@@ -192,7 +192,7 @@ void run_tidy(const char *dir)
 {
     char lock[1024];
     struct err ignored = ERR_INIT;
-    if (!file_exists(path_join(lock, dir, "LOCK")) || lock_take(lock, &ignored) != 0)
+    if (!file_exists(path_join(lock, dir, "LOCK")) || lock_try(lock, &ignored) != 0)
         return;
     tmp_sweep(dir, true, true);
     lock_drop(lock);
