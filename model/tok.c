@@ -358,7 +358,7 @@ static int on_piece(void *ctx, const char *piece, size_t n, struct err *e)
         if (!s->hash)
             break;
         if (s->hash == hash && s->n_key == n && !memcmp(w->keys.p + s->key, piece, n))
-            return emit(w, w->vals.v + s->val, s->n_val, e);
+            return s->n_val ? emit(w, w->vals.v + s->val, s->n_val, e) : 0; /* bytes without a token: vals may hold nothing at all yet */
     }
     TRY(merge_piece(w, piece, n, e));
     TRY(cache_put(w, hash, piece, n, e));
