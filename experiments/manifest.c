@@ -31,7 +31,8 @@ static const char *canon_number(struct arena *a, const struct param_spec *p, con
     if (integer)
         v = (double)i;
     if (p->lo < p->hi && (v < p->lo || v > p->hi)) {
-        snprintf(why, 256, "%s is outside %g..%g%s%s", text, p->lo, p->hi, p->unit ? " " : "", p->unit ? p->unit : "");
+        snprintf(why, 256, "%s is outside %.*g..%.*g%s%s", text, integer ? 17 : 6, p->lo, integer ? 17 : 6, p->hi, p->unit ? " " : "",
+                 p->unit ? p->unit : "");
         return NULL;
     }
     if (integer)
@@ -87,15 +88,17 @@ const char *param_canon(struct arena *a, const struct param_spec *p, const char 
     case PT_STR:
     case PT_PATH:
     case PT_REF:
-        if (strpbrk(text, "\n|")) {
+    case PT_STRS:
+    case PT_REFS:
+        if (strpbrk(text, "\n|")) { /* they part the values of a matrix and the points of a stage */
             snprintf(why, 256, "a line break or '|' is not allowed here");
             return NULL;
         }
+        if (p->type == PT_STRS || p->type == PT_REFS)
+            break;
         return arena_strdup(a, text);
     case PT_INTS:
     case PT_NUMS:
-    case PT_STRS:
-    case PT_REFS:
         break;
     }
     /* lists: comma-separated, each item canonical */
@@ -837,7 +840,7 @@ void manifest_schema(struct str *out, const struct registry *reg)
             for (size_t w = 0; p->type == PT_WORD && p->words[w]; w++)
                 str_printf(out, "%s%s", w ? "|" : ": ", p->words[w]);
             if (p->lo < p->hi)
-                str_printf(out, ", %g..%g", p->lo, p->hi);
+                str_printf(out, p->type == PT_INT || p->type == PT_INTS ? ", %.17g..%.17g" : ", %g..%g", p->lo, p->hi);
             if (p->fan)
                 str_puts(out, "; one run for each point of it");
             str_puts(out, "\n");
