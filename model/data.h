@@ -14,6 +14,7 @@
 #include "core/fs.h"
 
 enum { TOK_PRESENT = 1, TOK_ANSWER = 2 };
+enum { SHARD_VERSION = 1, SHARD_MAX_SEQ = 1 << 22 };
 
 struct shard {
     char dir[1024], tokenizer_sha256[65], sha256[65]; /* sha256 of shard.json: the identity of the shard */

@@ -1,3 +1,4 @@
+/* Reader of safetensors files and of folders of them by their index. The writer is st_out.c. */
 #include "model/st.h"
 
 #include <stdlib.h>
@@ -44,13 +45,6 @@ static float f32_of_bits(uint32_t u)
     return x;
 }
 
-static uint32_t bits_of_f32(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return u;
-}
-
 float f16_to_f32(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, ex = (h >> 10) & 31u, man = h & 0x3ffu;
@@ -62,33 +56,9 @@ float f16_to_f32(uint16_t h)
     return sign ? -x : x;
 }
 
-uint16_t f32_to_f16(float x)
-{
-    uint32_t u = bits_of_f32(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
-    if (a > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u | (a >> 13 & 0x1ffu));
-    if (a >= 0x47800000u) /* 65536 and above, infinity */
-        return (uint16_t)(sign | 0x7c00u);
-    if (a < 0x38800000u) { /* below 2^-14: multiples of 2^-24. Adding 0.5 makes the float adder round to that grid, to nearest even */
-        float r = f32_of_bits(a) + 0.5f;
-        return (uint16_t)(sign | (bits_of_f32(r) - 0x3f000000u));
-    }
-    uint32_t r = a - 0x38000000u;
-    r = (r + 0xfffu + (r >> 13 & 1u)) >> 13; /* a carry into the exponent is right, up to infinity */
-    return (uint16_t)(sign | r);
-}
-
 float bf16_to_f32(uint16_t h)
 {
     return f32_of_bits((uint32_t)h << 16);
-}
-
-uint16_t f32_to_bf16(float x)
-{
-    uint32_t u = bits_of_f32(x);
-    if ((u & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(u >> 16 | 0x40u);
-    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
 static float e4m3_to_f32(uint8_t b) /* no infinities; S.1111.111 is NaN */
@@ -133,22 +103,6 @@ void st_to_f32(enum st_dtype t, const uint8_t *src, int64_t first, int64_t n, fl
     case ST_F64: CONVERT(double, (float)x);
     }
     BUG("dtype %d", (int)t);
-}
-
-void st_from_f32(enum st_dtype t, const float *src, int64_t n, uint8_t *dst)
-{
-    if (n <= 0)
-        return;
-    if (t == ST_F32) {
-        memcpy(dst, src, (size_t)n * 4);
-        return;
-    }
-    if (t != ST_F16 && t != ST_BF16)
-        BUG("float32 values cannot be written as %s", dtypes[t].name);
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t h = t == ST_F16 ? f32_to_f16(src[i]) : f32_to_bf16(src[i]);
-        memcpy(dst + 2 * (size_t)i, &h, 2);
-    }
 }
 
 /* ---- reading ---- */

@@ -31,6 +31,64 @@ struct st_out {
     bool begun;
 };
 
+/* ---- number formats ---- */
+
+static float f32_of_bits(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+static uint32_t bits_of_f32(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+uint16_t f32_to_f16(float x)
+{
+    uint32_t u = bits_of_f32(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (a >> 13 & 0x1ffu));
+    if (a >= 0x47800000u) /* 65536 and above, infinity */
+        return (uint16_t)(sign | 0x7c00u);
+    if (a < 0x38800000u) { /* below 2^-14: multiples of 2^-24. Adding 0.5 makes the float adder round to that grid, to nearest even */
+        float r = f32_of_bits(a) + 0.5f;
+        return (uint16_t)(sign | (bits_of_f32(r) - 0x3f000000u));
+    }
+    uint32_t r = a - 0x38000000u;
+    r = (r + 0xfffu + (r >> 13 & 1u)) >> 13; /* a carry into the exponent is right, up to infinity */
+    return (uint16_t)(sign | r);
+}
+
+uint16_t f32_to_bf16(float x)
+{
+    uint32_t u = bits_of_f32(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+void st_from_f32(enum st_dtype t, const float *src, int64_t n, uint8_t *dst)
+{
+    if (n <= 0)
+        return;
+    if (t == ST_F32) {
+        memcpy(dst, src, (size_t)n * 4);
+        return;
+    }
+    if (t != ST_F16 && t != ST_BF16)
+        BUG("float32 values cannot be written as %s", st_dtype_name(t));
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h = t == ST_F16 ? f32_to_f16(src[i]) : f32_to_bf16(src[i]);
+        memcpy(dst + 2 * (size_t)i, &h, 2);
+    }
+}
+
+/* ---- files ---- */
+
 static int open_any(struct st_out **out, const char *path, bool dir, size_t shard_bytes, struct err *e)
 {
     if (strlen(path) > 900)

@@ -1,4 +1,4 @@
-/* Tables of a tokenizer: vocabulary, merges, added tokens, decoded bytes, identity; and the form that comes from GGUF arrays. */
+/* Tables of a tokenizer: vocabulary, merges, added tokens, decoded bytes, identity. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,7 +173,7 @@ int tokb_reserve(struct tok *t, size_t n_hint, struct err *e)
     return 0;
 }
 
-static int put_token(struct tok *t, int64_t id, const char *p, size_t n, int flags, struct err *e)
+int tokb_put(struct tok *t, int64_t id, const char *p, size_t n, int flags, struct err *e)
 {
     if (id < 0 || id >= TOK_MAX_IDS)
         return ERR(e, E_INPUT, "%s: token '%.*s' has id %" PRId64 " (limit 0..%d)", t->name, (int)MIN(n, 60u), p, id, TOK_MAX_IDS - 1);
@@ -199,7 +199,7 @@ static int put_token(struct tok *t, int64_t id, const char *p, size_t n, int fla
 
 int tokb_token(struct tok *t, int64_t id, const char *p, size_t n, struct err *e)
 {
-    return put_token(t, id, p, n, TF_VOCAB, e);
+    return tokb_put(t, id, p, n, TF_VOCAB, e);
 }
 
 int tokb_added(struct tok *t, int64_t id, const char *p, size_t n, const struct tok_added *flags, struct err *e)
@@ -212,7 +212,7 @@ int tokb_added(struct tok *t, int64_t id, const char *p, size_t n, const struct 
     if (have >= 0 && (t->flags[have] & TF_ADDED))
         return ERR(e, E_INPUT, "%s: added token '%.*s' stands twice", t->name, (int)MIN(n, 60u), p);
     if (have < 0)
-        TRY(put_token(t, id, p, n, 0, e));
+        TRY(tokb_put(t, id, p, n, 0, e));
     t->flags[id] |= (uint8_t)(TF_ADDED | (flags->special ? TF_SPECIAL : 0));
     if (t->n_added == t->cap_added) {
         size_t cap = t->cap_added * 2 + 64;
@@ -412,76 +412,4 @@ int tokb_finish(struct tok *t, struct err *e)
     TRY(make_set(t, &t->raw_set, false, e));
     TRY(make_set(t, &t->norm_set, true, e));
     return identity(t, e);
-}
-
-/* ---- from GGUF arrays ---- */
-
-static int check_id(const struct tok *t, const char *what, int32_t id, struct err *e)
-{
-    if (id < -1 || id >= t->n_ids)
-        return ERR(e, E_INPUT, "%s: %s token is id %" PRId32 " (the vocabulary has %" PRId32 ")", t->name, what, id, t->n_ids);
-    return 0;
-}
-
-static int part_token(struct tok *t, const struct tok_parts *p, int32_t i, struct err *e)
-{
-    int32_t type = p->types ? p->types[i] : TOK_NORMAL;
-    const struct tok_str *s = &p->tokens[i];
-    bool ascii;
-    if (type < TOK_NORMAL || type > TOK_BYTE)
-        return ERR(e, E_INPUT, "%s: token %" PRId32 " has type %" PRId32 " (known: 1 to 6)", t->name, i, type);
-    if (utf8_check(s->p, s->n, &ascii) < s->n)
-        return ERR(e, E_INPUT, "%s: token %" PRId32 " is not UTF-8", t->name, i);
-    TRY(put_token(t, i, s->p, s->n, type == TOK_CONTROL || type == TOK_USER ? 0 : TF_VOCAB, e));
-    if ((type == TOK_CONTROL || type == TOK_USER) && s->n > 0) {
-        struct tok_added a = {.special = type == TOK_CONTROL};
-        TRY(tokb_added(t, i, s->p, s->n, &a, e));
-    }
-    return 0;
-}
-
-static int from_parts(struct tok *t, const struct tok_parts *p, struct err *e)
-{
-    const struct pretok_family *f = p->pre ? pretok_family(p->pre) : NULL;
-    if (!f)
-        return ERR(e, E_INPUT, "%s: pre-tokenizer '%s' is not supported: the known ones are %s", t->name, p->pre ? p->pre : "(none)",
-                   pretok_family_list());
-    t->nfc = f->nfc;
-    t->ignore_merges = f->ignore_merges;
-    TRY(pretok_named(&t->split, p->pre, e));
-    TRY(tokb_reserve(t, p->n_tokens, e));
-    for (size_t i = 0; i < p->n_tokens; i++)
-        TRY(part_token(t, p, (int32_t)i, e));
-    TRY(tokb_merges(t, p->n_merges, e));
-    for (size_t i = 0; i < p->n_merges; i++)
-        TRY(tokb_merge_line(t, (uint32_t)i, p->merges[i].p, p->merges[i].n, e));
-    TRY(check_id(t, "bos", p->bos, e));
-    TRY(check_id(t, "eos", p->eos, e));
-    TRY(check_id(t, "unk", p->unk, e));
-    t->bos = p->bos;
-    t->eos = p->eos;
-    t->unk = p->unk;
-    if (p->add_bos && p->bos < 0)
-        return ERR(e, E_INPUT, "%s: asks for a BOS before every text but names no BOS token", t->name);
-    if (p->add_eos && p->eos < 0)
-        return ERR(e, E_INPUT, "%s: asks for an EOS after every text but names no EOS token", t->name);
-    if (p->add_bos)
-        t->prefix[t->n_prefix++] = p->bos;
-    if (p->add_eos)
-        t->suffix[t->n_suffix++] = p->eos;
-    if (p->chat_template && !(t->chat_template = strdup(p->chat_template)))
-        return err_nomem(e, strlen(p->chat_template), "chat template");
-    return tokb_finish(t, e);
-}
-
-int tok_from_parts(struct tok **out, const struct tok_parts *p, struct err *e)
-{
-    struct tok *t;
-    TRY(tokb_new(&t, p->name ? p->name : "tokenizer", e));
-    if (from_parts(t, p, e) != 0) {
-        tok_free(t);
-        return -1;
-    }
-    *out = t;
-    return 0;
 }

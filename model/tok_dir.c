@@ -319,7 +319,9 @@ static int load(struct tok *t, const char *path, const char *rule, struct err *e
 int tok_load(struct tok **out, const char *path, const char *rule, struct err *e)
 {
     struct tok *t;
-    TRY(tokb_new(&t, path, e));
+    char file[1024];
+    bool inside = strlen(path) < sizeof file - 32 && dir_exists(path) && file_exists(path_join(file, path, "tokenizer.json"));
+    TRY(tokb_new(&t, inside ? file : path, e)); /* what messages name */
     if (load(t, path, rule, e) != 0) {
         tok_free(t);
         return -1;

@@ -76,6 +76,7 @@ int tokb_new(struct tok **out, const char *name, struct err *e);
 int tokb_reserve(struct tok *t, size_t n_hint, struct err *e);
 /* A token of the model. Twice the same id or the same text is E_INPUT. */
 int tokb_token(struct tok *t, int64_t id, const char *p, size_t n, struct err *e);
+int tokb_put(struct tok *t, int64_t id, const char *p, size_t n, int flags, struct err *e); /* with its TF_ flags */
 /* After all tokens. */
 int tokb_merges(struct tok *t, size_t n, struct err *e);
 int tokb_merge(struct tok *t, uint32_t rank, const char *a, size_t na, const char *b, size_t nb, struct err *e);

@@ -16,10 +16,12 @@ one() { # TARGET: its line; leaves LOG/TARGET.failed behind when it failed
     if "$t" -max_total_time="$secs" -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="$work/" "$work" "$seeds" >"$log/$name" 2>&1; then
         echo "fuzz $name: ok, $(grep -a stat::number_of_executed_units "$log/$name" | awk '{print $2}') runs in $secs s"
     else
-        touch "$log/$name.failed"
         echo "fuzz $name: FAILED"
-        tail -n 40 "$log/$name"
-        ls "$work" | grep -E '^(crash|timeout|oom|leak)' | while read -r f; do echo "artifact (base64): $(base64 -w0 "$work/$f" | head -c 4000)"; done
+        { # told at the end, where the end of a long log still shows it; without libFuzzer's lines of progress
+            echo "-- fuzz $name"
+            grep -av '^#[0-9]' "$log/$name" | tail -n 30
+            ls "$work" | grep -E '^(crash|timeout|oom|leak)' | while read -r f; do echo "artifact (base64): $(base64 -w0 "$work/$f" | head -c 4000)"; done
+        } >"$log/$name.failed"
     fi
 }
 export -f one
@@ -27,5 +29,6 @@ export log secs
 [ $# -gt 0 ] || set -- $(cd tests/fuzz && ls ./*.c | sed 's#^\./##; s/\.c$//')
 printf '%s\n' "$@" | xargs -P "${JOBS:-2}" -I{} bash -c 'one {}'
 failed=$(find "$log" -name '*.failed' | wc -l)
+[ "$failed" = 0 ] || cat "$log"/*.failed
 echo "fuzz: $(($# - failed)) targets passed, $failed failed"
 [ "$failed" = 0 ]

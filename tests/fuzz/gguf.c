@@ -1,8 +1,10 @@
-/* Any bytes as a GGUF file: refused, or every tensor decodes, every array walks, and the configuration is good or refused. Seeds:
- * seeds/gguf. */
+/* Any bytes as a GGUF file: refused, or every tensor decodes, every array walks, and configuration and tokenizer are good or refused.
+ * Seeds: seeds/gguf. */
 #include <stdlib.h>
 
 #include "model/cfg.h"
+#include "model/tok.h"
+#include "model/tok_open.h"
 
 static void walk(const struct gguf *g)
 {
@@ -46,6 +48,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (mcfg_check(&c, "fuzz", &e) != 0)
             abort();
         mcfg_free(&c);
+    }
+    struct tok *t = NULL;
+    struct tok_ids ids = {0};
+    e = (struct err)ERR_INIT;
+    if (tok_from_gguf(&t, &g, NULL, &e) == 0) {
+        if (tok_encode(t, "ab <s> 12", 9, true, &ids, &e) != 0 && e.code != E_INPUT)
+            abort();
+        tok_ids_free(&ids);
+        tok_free(t);
+    } else if (e.code != E_INPUT) {
+        abort();
     }
     gguf_close(&g);
     return 0;

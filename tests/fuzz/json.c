@@ -46,6 +46,39 @@ static void write_tree(struct jw *w, json_t *v)
     }
 }
 
+/* The getter that demands a key and the one that does not agree on every value but null, and tell absent keys apart. */
+static void getters(const struct jdoc *d)
+{
+    const char *key, *s = NULL, *s2 = NULL;
+    json_t *item;
+    double x = 0, x2 = 0;
+    int64_t i = 0, i2 = 0;
+    bool flag = false;
+    const json_t *o = NULL;
+    struct err e = ERR_INIT;
+    json_object_foreach(d->root, key, item)
+    {
+        bool null = json_is_null(item);
+        int a = jget_f64(d, d->root, "", key, &x, &e), b = jget_f64_opt(d, d->root, "", key, &x2, &e);
+        if (null ? a == 0 || b != 0 : a != b || (a == 0 && x != x2))
+            abort();
+        a = jget_i64(d, d->root, "at", key, -5, 5, &i, &e);
+        b = jget_i64_opt(d, d->root, "at", key, -5, 5, &i2, &e);
+        if (null ? a == 0 || b != 0 : a != b || (a == 0 && (i != i2 || i < -5 || i > 5)))
+            abort();
+        a = jget_str(d, d->root, "", key, &s, &e);
+        b = jget_str_opt(d, d->root, "", key, &s2, &e);
+        if (null ? a == 0 || b != 0 : a != b || (a == 0 && s != s2))
+            abort();
+        if ((jget_bool_opt(d, d->root, "", key, &flag, &e) == 0) != (null || json_is_boolean(item)))
+            abort();
+        if ((jget_obj(d, d->root, "", key, &o, &e) == 0) != json_is_object(item) || (jget_arr(d, d->root, "", key, &o, &e) == 0) != json_is_array(item))
+            abort();
+    }
+    if (jget_str(d, d->root, "", "no such key \n", &s, &e) == 0 || jget_i64(d, json_object_get(d->root, "a"), "a", "no such key \n", 0, 1, &i, &e) == 0)
+        abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
     struct jdoc d, again;
@@ -72,24 +105,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
         str_free(&a);
         str_free(&b);
     }
-    double x;
-    int64_t i;
-    const char *s;
-    bool flag;
-    const json_t *o;
-    if (json_is_object(d.root)) {
-        const char *key;
-        json_t *item;
-        json_object_foreach(d.root, key, item)
-        {
-            (void)jget_f64_opt(&d, d.root, "", key, &x, &e);
-            (void)jget_i64_opt(&d, d.root, "", key, -5, 5, &i, &e);
-            (void)jget_str_opt(&d, d.root, "", key, &s, &e);
-            (void)jget_bool_opt(&d, d.root, "", key, &flag, &e);
-            (void)jget_obj(&d, d.root, "", key, &o, &e);
-            (void)jget_arr(&d, d.root, "", key, &o, &e);
-        }
-    }
+    if (json_is_object(d.root))
+        getters(&d);
     jdoc_free(&d);
     return 0;
 }

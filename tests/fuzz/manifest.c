@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "experiments/plan.h"
+#include "tests/fuzz/folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
@@ -45,17 +46,15 @@ static const struct registry reg = {.kinds = kinds, .n = ARRAY_LEN(kinds), .repo
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
-    static char path[64];
+    char path[1024];
     struct manifest m;
     struct plan plan;
     struct err e = ERR_INIT;
-    if (!path[0])
-        snprintf(path, sizeof path, "/tmp/dashlab-fuzz-manifest-%ld.yaml", (long)getpid());
-    FILE *f = fopen(path, "wb");
-    if (!f || fwrite(p, 1, n, f) != n || fclose(f) != 0)
-        abort();
-    int rc = manifest_load(&m, path, "tiny", &reg, &e);
-    remove(path);
+    const uint8_t *z = n ? memchr(p, 0, n) : NULL;
+    size_t own = z ? (size_t)(z - p) : n;
+    fuzz_put("m.yaml", p, own);
+    fuzz_put("base.yaml", z ? z + 1 : NULL, z ? n - own - 1 : 0);
+    int rc = manifest_load(&m, path_join(path, fuzz_dir, "m.yaml"), "tiny", &reg, &e);
     if (rc != 0) {
         if (e.code == E_OK || !e.msg[0])
             abort();

@@ -1,39 +1,24 @@
 /* Any three files as a token shard: refused, or every row can be read within its bounds. Input: u16 length of shard.json, u16 length of
  * ids.i32, then the three files. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "model/data.h"
+#include "tests/fuzz/folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
-static void put(const char *dir, const char *name, const uint8_t *p, size_t n)
-{
-    char path[1024];
-    FILE *f = fopen(path_join(path, dir, name), "wb");
-    if (!f || fwrite(p, 1, n, f) != n || fclose(f) != 0)
-        abort();
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
-    static char dir[] = "/tmp/dashlab-fuzz-shard-XXXXXX";
     struct shard s;
     struct err e = ERR_INIT;
     if (n < 4)
         return 0;
-    if (strstr(dir, "XXXXXX") && !mkdtemp(dir))
-        abort();
     size_t json = p[0] + 256u * p[1], ids = p[2] + 256u * p[3], left = n - 4;
     json = json < left ? json : left;
     left -= json;
     ids = ids < left ? ids : left;
-    put(dir, "shard.json", p + 4, json);
-    put(dir, "ids.i32", p + 4 + json, ids);
-    put(dir, "mask.u8", p + 4 + json + ids, left - ids);
-    if (shard_open(&s, dir, json % 2 == 1, &e) != 0) {
+    fuzz_put("shard.json", p + 4, json);
+    fuzz_put("ids.i32", p + 4 + json, ids);
+    fuzz_put("mask.u8", p + 4 + json + ids, left - ids);
+    if (shard_open(&s, fuzz_dir, json % 2 == 1, &e) != 0) {
         if (e.code == E_OK || !e.msg[0])
             abort();
         return 0;
