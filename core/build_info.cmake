@@ -1,4 +1,5 @@
 # Writes gen/build_info.h when its content changes.
+cmake_minimum_required(VERSION 3.25)
 set(commit unknown)
 set(dirty false)
 find_program(GIT git)
