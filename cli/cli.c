@@ -109,6 +109,5 @@ int cli_bundled(char dst[1024], const char *rel, struct err *e)
         if (access(dst, R_OK) == 0)
             return 0;
     }
-    return ERR(e, E_INPUT, "bundled file '%s' not found (looked in $DASHLAB_HOME, ., the source tree and " DASHLAB_PREFIX "/share/dashlab)",
-               rel);
+    return ERR(e, E_INPUT, "'%s' not found (looked in $DASHLAB_HOME, here, in the source tree and in " DASHLAB_PREFIX "/share/dashlab)", rel);
 }

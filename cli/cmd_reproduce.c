@@ -417,6 +417,14 @@ static int compare_tsv(char *got, char *want, double atol, double rtol, int *cel
     return 0;
 }
 
+static int stored_values(const char *path, struct str *text, struct err *e)
+{
+    TRY(file_read(path, 1 << 22, text, e));
+    if (text->len == 0 || memchr(text->p, 0, text->len) || strcspn(text->p, "\t\n") == text->len || text->p[strcspn(text->p, "\t\n")] != '\t')
+        return ERR(e, E_INPUT, "'%s' is not a table of tab-separated values (give the NAME.det.tsv that an earlier run made)", path);
+    return 0;
+}
+
 int cmd_regress(int argc, char **argv, struct err *e)
 {
     struct repro r = REPRO_INIT;
@@ -440,8 +448,11 @@ int cmd_regress(int argc, char **argv, struct err *e)
         return 0;
     if (!r.against)
         return ERR(e, E_USAGE, "--against FILE is needed");
-    TRY(repro_open(&r, e));
     struct str got = STR_INIT, want = STR_INIT;
+    if (stored_values(r.against, &want, e) != 0 || repro_open(&r, e) != 0) { /* before anything is computed */
+        str_free(&want);
+        return -1;
+    }
     char base[1024], dir[1024], file[1024], name[300];
     int cells = 0, moved = 0;
     int rc = r.m.n_reports ? reproduce_run(&r, e) : ERR(e, E_USAGE, "'%s' has no report to compare", r.manifest);
@@ -449,7 +460,7 @@ int cmd_regress(int argc, char **argv, struct err *e)
         path_join(base, r.out, r.m.name);
         path_join(dir, base, r.m.scale);
         snprintf(name, sizeof name, "%s.det.tsv", r.m.reports[0].name);
-        rc = file_read(path_join(file, dir, name), 1 << 22, &got, e) || file_read(r.against, 1 << 22, &want, e);
+        rc = file_read(path_join(file, dir, name), 1 << 22, &got, e);
     }
     if (rc == 0) {
         compare_tsv(got.p, want.p, atol, rtol, &cells, &moved);

@@ -132,7 +132,7 @@ static int run_single(struct plan *p, const struct stage_flags *f, bool json, st
     struct plan_summary sum;
     if (n->state == RUN_OTHER && !f->force)
         return ERR(e, E_USAGE, "'%s' holds a run made with other parameters (compare its key.txt); give another --out or --force", n->dir);
-    struct run_options ro = {.force = f->force};
+    struct run_options ro = {.force = f->force, .single = true};
     struct err first = ERR_INIT;
     int rc = plan_run(p, &ro, &sum, &first);
     if (rc == 0 && sum.declined)
@@ -141,6 +141,8 @@ static int run_single(struct plan *p, const struct stage_flags *f, bool json, st
         *e = first;
         if (n->error)
             snprintf(e->msg, sizeof e->msg, "%s", n->error);
+        if (e->code != E_INTERRUPTED)
+            run_disown(n->dir);
         return -1;
     }
     char path[1024];

@@ -83,6 +83,7 @@ struct packer {
     size_t n_samples, cap_samples;
     struct tok_ids text;
     int64_t dropped;
+    const char *file; /* text that is being read, for messages */
 };
 
 static int push(struct row **v, size_t *n, size_t *cap, const int32_t *ids, const uint8_t *mask, int64_t len, int64_t room, bool ruler,
@@ -169,20 +170,26 @@ static int pack_samples(struct packer *p, uint64_t seed, struct err *e)
 static int take_text(void *ctx, const char *text, size_t n, struct err *e)
 {
     struct packer *p = ctx;
-    return tok_encode(p->tok, text, n, false, &p->text, e);
+    return tok_encode(p->tok, text, n, false, &p->text, e) != 0 ? err_wrap(e, "'%s'", p->file) : 0;
+}
+
+static int read_file(struct packer *p, const char *path, const char *key, struct err *e)
+{
+    p->file = path;
+    return text_documents(path, key, take_text, p, e);
 }
 
 static int read_text(struct packer *p, const char *path, const char *key, struct err *e)
 {
     if (!dir_exists(path))
-        return text_documents(path, key, take_text, p, e);
+        return read_file(p, path, key, e);
     struct names names;
     char file[1024];
     TRY(dir_list(path, &names, e));
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < names.n; i++)
         if (strncmp(names.v[i], "README", 6) && names.v[i][0] != '.')
-            rc = text_documents(path_join(file, path, names.v[i]), key, take_text, p, e);
+            rc = read_file(p, path_join(file, path, names.v[i]), key, e);
     names_free(&names);
     return rc;
 }
@@ -249,7 +256,12 @@ static int pack_sources(struct packer *p, const struct node *n, struct err *e)
         int64_t want = p->n ? (int64_t)floor((double)p->n * share / (1 - fmin(share, 0.999)) + 0.5) : node_i64(n, "text_rows");
         TRY(text_rows(p, want ? want : (int64_t)p->text.n / p->seq, e));
     }
-    return p->n ? 0 : ERR(e, E_INPUT, "pack: nothing to pack: give 'ruler' or 'text'");
+    if (p->n)
+        return 0;
+    if (!node_has(n, "ruler") && !*node_str(n, "text"))
+        return ERR(e, E_USAGE, "pack: nothing to pack: give 'ruler' or 'text'");
+    return ERR(e, E_INPUT, "pack: not one row of %" PRId64 " tokens: %zu samples of at most that length and %zu tokens of text came out of the inputs", p->seq,
+               p->n_samples, p->text.n);
 }
 
 static int pack_run(void *ctx, const struct node *n, struct run *r, struct err *e)

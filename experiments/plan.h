@@ -65,6 +65,7 @@ void node_yaml(const struct node *n, struct str *out);
 struct run_options {
     const char *only; /* comma-separated stage ids; "" = all. What they need runs too. */
     bool dry_run, force;
+    bool single; /* one stage: the caller tells its error, so it is not logged */
     void (*on_done)(void *ctx, const struct plan *p, const struct node *n); /* after each node: tables are printed as cells become ready */
     void *ctx;
 };

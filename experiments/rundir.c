@@ -198,6 +198,17 @@ void run_tidy(const char *dir)
     lock_drop(lock);
 }
 
+static bool is_empty(const char *dir)
+{
+    struct names names;
+    struct err ignored = ERR_INIT;
+    if (dir_list(dir, &names, &ignored) != 0)
+        return false;
+    bool empty = names.n == 0;
+    names_free(&names);
+    return empty;
+}
+
 void run_abort(struct run *r, int exit_code)
 {
     char path[1024];
@@ -206,6 +217,18 @@ void run_abort(struct run *r, int exit_code)
     (void)prov_save(run_file(path, r, "provenance.json"), r->t0_unix, (double)time(NULL), exit_code, &ignored);
     log_tee(NULL);
     lock_drop(run_file(path, r, "LOCK"));
+}
+
+void run_disown(const char *dir)
+{
+    char path[1024], lock[1024];
+    struct err ignored = ERR_INIT;
+    if (!is_empty(path_join(path, dir, "out")) || !is_empty(path_join(path, dir, "work")))
+        return;
+    if (lock_try(path_join(lock, dir, "LOCK"), &ignored) != 0)
+        return;
+    (void)remove_tree(path_join(path, dir, "key.txt"), &ignored);
+    lock_drop(lock);
 }
 
 int run_verify(const char *dir, int64_t *n_files, struct err *e)

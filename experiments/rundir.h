@@ -35,6 +35,8 @@ int run_commit(struct run *r, const char *result, struct err *e);
 void run_tidy(const char *dir);
 /* Keeps what is there (resumable), records the time spent, drops the lock. */
 void run_abort(struct run *r, int exit_code);
+/* A run that failed before it made anything gives up its key: its folder may be used with other parameters, as when a mistake was corrected. */
+void run_disown(const char *dir);
 /* Checks every file against OUTPUTS: E_CHECK naming the first that differs or is missing; E_INPUT when the run is not complete. */
 int run_verify(const char *dir, int64_t *n_files, struct err *e);
 double run_seconds(const char *dir); /* from timing.json; 0 when unknown */

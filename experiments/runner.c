@@ -93,7 +93,8 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
             return 0;
         }
         s->failed++;
-        log_msg(LOG_ERROR, "stage '%s' %s failed (exit code %d): %s", n->stage->id, n->point, ne.code, ne.msg);
+        if (!o->single)
+            log_msg(LOG_ERROR, "stage '%s'%s%s failed (exit code %d): %s", n->stage->id, *n->point ? " " : "", n->point, ne.code, ne.msg);
         if (!e->code)
             *e = ne;
         return 0;

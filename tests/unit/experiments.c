@@ -131,6 +131,8 @@ static void test_manifest_errors(void)
             "'x' is not an integer", "did you mean 'green'?");
     REFUSED(HEAD "stages:\n  - {id: b, kind: pick, from: a, k: 1}\n  - {id: a, kind: make, source: src}\n", "does not stand before it");
     REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src}\n  - {id: a, kind: make, source: src}\n", "two stages are called 'a'");
+    REFUSED(HEAD "stages:\n  - {id: a, kind: pick, from: src, k: 1}\n  - {id: b, kind: use, what: a, extra: ['a|a']}\n",
+            "'|' is not allowed here"); /* was an endless loop */
     REFUSED(HEAD "stages:\n  - {id: 'a,b', kind: make, source: src}\n", "stage id 'a,b'");
     REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src, matrix: {n: []}}\n", "matrix parameter 'n' needs a list");
     REFUSED(HEAD "stages:\n  - {id: a, kind: make, source: src, points: [{n: 1}, {m: 2}]}\n", "unknown key 'm'");
@@ -445,6 +447,17 @@ static void test_rundir(void)
     CHECK_OK(run_open(&r, d, text2, "id: a\n", true, e)); /* --force */
     CHECK(run_state(d, other) == RUN_PARTIAL && !file_exists(path_join(path, d, "out/a.txt")));
     CHECK_OK(run_commit(&r, "OK\n", e));
+    path_join(d, dir, "run2");
+    CHECK_OK(run_open(&r, d, text, "id: a\n", false, e));
+    run_abort(&r, E_INPUT);
+    CHECK(run_state(d, key) == RUN_PARTIAL);
+    run_disown(d); /* nothing was made: other parameters may have the folder, without --force */
+    CHECK(run_state(d, key) == RUN_NEW && !file_exists(path_join(path, d, "LOCK")));
+    CHECK_OK(run_open(&r, d, text2, "id: a\n", false, e));
+    CHECK_OK(file_write(path_join(path, r.work, "ckpt"), "x", 1, e));
+    run_abort(&r, E_NUMERIC);
+    run_disown(d);
+    CHECK(run_state(d, other) == RUN_PARTIAL);
 }
 
 static void test_bad_rundir(void)
