@@ -91,6 +91,12 @@ static void quoted(struct jw *w, const char *p, size_t n)
     for (size_t i = 0; i < n;) {
         int len;
         bool bad = false;
+        size_t from = i;
+        while (i < n && (unsigned char)(p[i] - 0x20) < 0x5f && p[i] != '"' && p[i] != '\\')
+            i++;
+        str_add(out, p + from, i - from);
+        if (i == n)
+            break;
         uint32_t cp = utf8_next(p + i, n - i, &len, &bad);
         const char *special = cp && cp < 0x80 ? strchr(plain, (int)cp) : NULL;
         if (special) {

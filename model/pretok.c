@@ -13,7 +13,9 @@ struct step {
     enum pretok_behavior behavior;
     pcre2_code *re;
     bool jit;
+    int digits; /* of a known rule: most digits in a piece; 0 = another expression */
 };
+enum { DIGITS_ALL = INT32_MAX };
 struct pretok {
     struct step step[PRETOK_MAX_STEPS];
     int n;
@@ -302,6 +304,14 @@ static int compile(const char *pattern, struct step *s, const char *where, struc
     return 0;
 }
 
+static int known_digits(const char *pattern)
+{
+    return !strcmp(pattern, RE_GPT2)                    ? DIGITS_ALL
+           : !strcmp(pattern, RE_CL100K("\\p{N}"))      ? 1
+           : !strcmp(pattern, RE_CL100K("\\p{N}{1,3}")) ? 3
+                                                        : 0;
+}
+
 int pretok_add_regex(struct pretok *p, const char *pattern, enum pretok_behavior b, const char *where, struct err *e)
 {
     struct step *s = NULL;
@@ -309,7 +319,7 @@ int pretok_add_regex(struct pretok *p, const char *pattern, enum pretok_behavior
     if (strlen(pattern) > 4096)
         return ERR(e, E_INPUT, "%s: regular expression of %zu bytes (limit 4096)", where, strlen(pattern));
     struct str re = STR_INIT;
-    *s = (struct step){.kind = PRETOK_REGEX, .behavior = b};
+    *s = (struct step){.kind = PRETOK_REGEX, .behavior = b, .digits = known_digits(pattern)};
     int rc = translate(pattern, &re, where, e);
     if (rc == 0)
         rc = compile(str_c(&re), s, where, e);
@@ -440,6 +450,38 @@ static int split_digits(const struct split *s, int k, const char *text, size_t n
     return from < n ? split_from(s, k + 1, text + from, n - from) : 0;
 }
 
+static bool ascii_letter(unsigned char c)
+{
+    return (unsigned)(c | 0x20) - 'a' < 26;
+}
+
+static bool ascii_digit(unsigned char c)
+{
+    return (unsigned)c - '0' < 10;
+}
+
+/*
+ * The end of the piece at pos where the known rules agree on it by ASCII alone, else 0 (the expression decides): letters with the space
+ * before them, digits, one mark with a space behind it. Behind a run there must stand another ASCII character or the end: the run may go on
+ * in others.
+ */
+static size_t plain_end(const struct step *st, const unsigned char *t, size_t n, size_t pos)
+{
+    size_t i = pos + (t[pos] == ' ');
+    if (i < n && ascii_letter(t[i])) {
+        while (i < n && ascii_letter(t[i]))
+            i++;
+        return i == n || t[i] < 0x80 ? i : 0;
+    }
+    if (i < n && ascii_digit(t[i]) && (i == pos || st->digits == DIGITS_ALL)) {
+        size_t most = st->digits == DIGITS_ALL ? n : MIN(n, i + (size_t)st->digits);
+        while (i < most && ascii_digit(t[i]))
+            i++;
+        return i == n || t[i] < 0x80 ? i : 0;
+    }
+    return i == pos && i + 1 < n && t[i + 1] == ' ' && t[i] > ' ' && t[i] < 0x7f ? i + 1 : 0;
+}
+
 static int split_regex(const struct split *s, int k, const char *text, size_t n)
 {
     const struct step *st = &s->p->step[k];
@@ -447,6 +489,12 @@ static int split_regex(const struct split *s, int k, const char *text, size_t n)
     const PCRE2_SIZE *ov = pcre2_get_ovector_pointer(md);
     size_t pos = 0;
     while (pos < n) {
+        size_t plain = st->digits ? plain_end(st, (const unsigned char *)text, n, pos) : 0;
+        if (plain) {
+            TRY(split_from(s, k + 1, text + pos, plain - pos));
+            pos = plain;
+            continue;
+        }
         int rc = st->jit ? pcre2_jit_match(st->re, (PCRE2_SPTR)text, n, pos, PCRE2_NO_UTF_CHECK, md, s->w->ctx)
                          : pcre2_match(st->re, (PCRE2_SPTR)text, n, pos, PCRE2_NO_UTF_CHECK, md, s->w->ctx);
         if (st->jit && rc == PCRE2_ERROR_JIT_STACKLIMIT)
