@@ -60,9 +60,27 @@ struct gen_opts {
     int n_stop;
     const bool *ablate;   /* [L] or NULL: these layers' mixer outputs are zero */
     int64_t prefill_rows; /* most prompt tokens in one forward; 0 = 2048 (longer prompts go in pieces of that) */
+    /*
+     * > 0: what prompts have in common is computed once, cut at multiples of so many tokens (n <= batch). On the CPU no bit of a result
+     * changes when this and prefill_rows are multiples of GDN_CHUNK.
+     */
+    int64_t share;
+    /*
+     * With share: texts that begin with the prompts, full[i][full_len[i]], full_len > len: full_lp[i][t - len[i]] = log p(full[i][t] |
+     * full[i][..t]). Their prompts are not computed again. Needs prompts of 2 * share + 2 tokens. NULL = not wanted.
+     */
+    const int32_t *const *full;
+    const int32_t *full_len;
+    double **full_lp;
+    int64_t *computed; /* tokens of prompts that were computed are added; NULL = not wanted */
     void *ctx;
     void (*progress)(void *ctx, int32_t done, int32_t n, int64_t tokens);
 };
+/*
+ * The cut for gen_opts.share with which no result of this model changes by a bit; 0 = there is none: other backends than the CPU's, and
+ * window layers, whose sums over a window begin where a piece begins.
+ */
+int64_t gen_share_cut(const struct model *m);
 /* Greedy continuation of n prompts. out[i] (caller's, room for max_new ids) and out_len[i]. Finished sequences make room for waiting ones.
  * Stops with E_INTERRUPTED. */
 int gen_greedy(struct model *m, int32_t n, const int32_t *const *prompt, const int32_t *len, const struct gen_opts *o, int32_t **out,
