@@ -47,7 +47,8 @@ static int make(struct probe_gen *g, struct str *text, struct probe_prompt *p, s
 }
 
 const struct probe probe_ar = {.name = "ar", .stream = 0x6172, .keys = true, .make = make, .right = ar_right,
-                               .ruler = {"niah_multikey_2", K_NIAH, 128, " The speci", S_NEEDLE, T_WORDS, T_NUMBERS, 1, 1, 1}};
+                               .ruler = {.name = "niah_multikey_2", .kind = K_NIAH, .gen_tokens = 128, .stack = S_NEEDLE,
+                                         .key = T_WORDS, .value = T_NUMBERS, .k = 1, .v = 1, .q = 1}};
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
 {

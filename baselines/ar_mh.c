@@ -107,7 +107,8 @@ static int make(struct probe_gen *g, struct str *text, struct probe_prompt *p, s
 
 /* RULER's form: four needles, two of them asked for. */
 const struct probe probe_ar_mh = {.name = "ar-mh", .stream = 0x61726d68, .keys = true, .make = make, .right = ar_right,
-                                  .ruler = {"niah_multiquery", K_NIAH, 128, " The speci", S_ESSAY, T_WORDS, T_NUMBERS, 4, 1, 2}};
+                                  .ruler = {.name = "niah_multiquery", .kind = K_NIAH, .gen_tokens = 128, .stack = S_ESSAY,
+                                            .key = T_WORDS, .value = T_NUMBERS, .k = 4, .v = 1, .q = 2}};
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
 {

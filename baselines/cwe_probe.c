@@ -76,7 +76,8 @@ static double right(const struct probe_prompt *p, const char *text, size_t n)
 }
 
 const struct probe probe_cwe = {.name = "cwe", .stream = 0x637765, .make = make, .right = right,
-                                .ruler = {"cwe", K_CWE, 120, " Answer: T", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0}};
+                                .ruler = {.name = "cwe", .kind = K_CWE, .gen_tokens = 120, .freq_cw = 30, .freq_ucw = 3,
+                                         .n_cw = 10}};
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
 {

@@ -13,8 +13,8 @@
 #include "baselines/probe.h"
 #include "kernels/ops.h"
 
-const struct probe probe_needle = {.name = "needle", .ruler = {"niah_single_2", K_NIAH, 128, " The speci", S_ESSAY, T_WORDS, T_NUMBERS, 1,
-                                       1, 1}};
+const struct probe probe_needle = {.name = "needle", .ruler = {.name = "niah_single_2", .kind = K_NIAH, .gen_tokens = 128,
+                                         .stack = S_ESSAY, .key = T_WORDS, .value = T_NUMBERS, .k = 1, .v = 1, .q = 1}};
 
 void halo_scores(const double *recall, const double *common, int layers, double *score)
 {

@@ -38,7 +38,8 @@ static double right(const struct probe_prompt *p, const char *text, size_t n)
 }
 
 const struct probe probe_kv = {.name = "kv", .stream = 0x6b76, .words = true, .make = make, .right = right,
-                               .ruler = {"niah_multikey_1", K_NIAH, 128, " The speci", S_ESSAY, T_WORDS, T_NUMBERS, 4, 1, 1}};
+                               .ruler = {.name = "niah_multikey_1", .kind = K_NIAH, .gen_tokens = 128, .stack = S_ESSAY,
+                                         .key = T_WORDS, .value = T_NUMBERS, .k = 4, .v = 1, .q = 1}};
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
 {

@@ -64,8 +64,8 @@ static double right(const struct probe_prompt *p, const char *text, size_t n)
     return seen == (1u << LINKS) - 1;
 }
 
-const struct probe probe_vt = {.name = "vt", .stream = 0x7674, .make = make, .right = right, .ruler = {"vt", K_VT, 30, " Answer: A",
-                                   S_NOISE, T_WORDS, T_WORDS, 0, 0, 0}};
+const struct probe probe_vt = {.name = "vt", .stream = 0x7674, .make = make, .right = right, .ruler = {.name = "vt", .kind = K_VT,
+                                         .gen_tokens = 30, .stack = S_NOISE, .chains = 1, .hops = 4}};
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
 {

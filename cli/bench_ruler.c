@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "cli/ruler_glue.h"
 #include "cli/cli.h"
@@ -45,35 +47,80 @@ static void print_row(const struct row *r, bool json, struct jw *w)
     jw_end_obj(w);
 }
 
-/* Every task by itself, so that none finds the sentences of another split already. */
-static int measure(struct ruler_gen_opts *o, const char *dir, struct row *rows, size_t *n, double *load, struct err *e)
+enum { QA2_SAMPLES = 100 };
+struct whole {
+    double load, start, cpu; /* seconds: words and essay; the tokenizer; all tasks in one call, with both */
+    int64_t rss;             /* bytes, of the process at its largest */
+};
+
+static double cpu_s(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+static bool names_task(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *s = list; s && *s; s += strcspn(s, ","), s += *s == ',')
+        if (strcspn(s, ",") == n && strncmp(s, name, n) == 0)
+            return true;
+    return false;
+}
+
+/* Every task by itself, so that none finds the sentences of another split already; then all of them in one call, as a user makes them. */
+static int measure(struct ruler_gen_opts *o, const char *dir, struct row *rows, size_t *n, struct whole *w, struct err *e)
 {
     const char *const *names = ruler_task_names(), *given = o->tasks;
+    int64_t samples = o->samples;
+    struct str all = STR_INIT;
+    char sub[1024];
+    int rc = 0;
     *n = 0;
-    for (size_t i = 0; names[i]; i++) {
-        const char *at = given ? strstr(given, names[i]) : names[i];
-        size_t len = strlen(names[i]);
-        if (!at || (given && ((at > given && at[-1] != ',') || (at[len] && at[len] != ','))) ||
-            (!given && strncmp(names[i], "qa_", 3) == 0))
+    w->load = 0;
+    for (size_t i = 0; !rc && names[i]; i++) {
+        bool qa1 = !strcmp(names[i], "qa_1"), qa2 = !strcmp(names[i], "qa_2");
+        if (given ? !names_task(given, names[i]) : (qa1 && !o->squad) || (qa2 && !o->hotpotqa))
             continue;
         struct row *r = &rows[(*n)++];
         *r = (struct row){.task = names[i]};
         o->tasks = names[i];
         o->timing = &r->t;
-        TRY(ruler_gen(o, dir, e));
-        *load += r->t.load;
+        o->samples = qa2 ? MIN(samples, QA2_SAMPLES) : samples;
+        rc = ruler_gen(o, path_join(sub, dir, names[i]), e);
+        w->load += r->t.load;
+        if (!qa2)
+            str_printf(&all, "%s%s", all.len ? "," : "", names[i]);
     }
-    return *n ? 0 : ERR(e, E_USAGE, "--tasks '%s' names no task", given ? given : "");
+    if (!rc && !*n)
+        rc = ERR(e, E_USAGE, "--tasks '%s' names no task", given ? given : "");
+    o->timing = NULL;
+    o->samples = samples;
+    o->tasks = str_c(&all);
+    double start = cpu_s();
+    if (!rc && all.len)
+        rc = ruler_gen(o, path_join(sub, dir, "all"), e);
+    o->samples = MIN(samples, QA2_SAMPLES);
+    o->tasks = "qa_2";
+    if (!rc && *n && !strcmp(rows[*n - 1].task, "qa_2")) /* its file has fewer questions: another call */
+        rc = ruler_gen(o, path_join(sub, dir, "all2"), e);
+    w->cpu = w->start + cpu_s() - start;
+    str_free(&all);
+    return rc;
 }
 
-static void print_all(const struct row *rows, size_t n, double load, bool json)
+static void print_all(const struct row *rows, size_t n, const struct whole *whole, bool json)
 {
     struct str out = STR_INIT;
     struct jw w;
     struct row sum = {.task = "all"};
     jw_init(&w, &out, true);
     jw_obj(&w);
-    jw_kf64(&w, "load_s", load / (double)n);
+    jw_kf64(&w, "load_s", whole->load / (double)n);
+    jw_kf64(&w, "tokenizer_s", whole->start);
+    jw_kf64(&w, "cpu_s", whole->cpu);
+    jw_ki64(&w, "peak_bytes", whole->rss);
     jw_key(&w, "tasks");
     jw_arr(&w);
     if (!json)
@@ -96,15 +143,49 @@ static void print_all(const struct row *rows, size_t n, double load, bool json)
     if (json)
         printf("%s\n", str_c(&out));
     else
-        printf("words, essay and sentence parameters: %.1f ms to load\n", 1e3 * load / (double)n);
+        printf("start: tokenizer %.1f ms; words, essay and sentence parameters %.1f ms\n"
+               "all tasks in one call, with the start: %.2f CPU seconds; the process held %.1f MB at most\n",
+               1e3 * whole->start, 1e3 * whole->load / (double)n, whole->cpu, 1e-6 * (double)whole->rss);
     str_free(&out);
+}
+
+static int bench(struct ruler_gen_opts *o, const char *tokenizer, bool json, struct err *e)
+{
+    struct row rows[RULER_MAX_TASKS];
+    struct whole w = {.start = 0};
+    struct rusage u;
+    struct tok *tok = NULL;
+    struct ruler_tokens tokens = {0};
+    char dir[] = "/tmp/dashlab-bench-XXXXXX";
+    size_t n = 0;
+    double start = cpu_s();
+    o->counter = (struct ruler_counter){ruler_bytes4_count, NULL};
+    if (strcmp(tokenizer, "bytes4") != 0) {
+        TRY(tok_load(&tok, tokenizer, NULL, e));
+        if (ruler_tokens_open(&tokens, tok, o->flavour, &o->counter, e)) {
+            tok_free(tok);
+            return -1;
+        }
+    }
+    w.start = cpu_s() - start;
+    int rc = mkdtemp(dir) ? 0 : err_sys(e, "create", dir);
+    rc = rc ? rc : measure(o, dir, rows, &n, &w, e);
+    getrusage(RUSAGE_SELF, &u);
+    w.rss = (int64_t)u.ru_maxrss * 1024;
+    if (rc == 0)
+        print_all(rows, n, &w, json);
+    struct err ignored = ERR_INIT;
+    remove_tree(dir, &ignored);
+    ruler_tokens_close(&tokens);
+    tok_free(tok);
+    return rc;
 }
 
 int bench_cmd_ruler(int argc, char **argv, struct err *e)
 {
     static const char *const flavours[] = {"compact", "nvidia", NULL};
     struct common c = COMMON_INIT;
-    const char *tokenizer = NULL, *tasks = NULL, *flavour = "compact";
+    const char *tokenizer = NULL, *tasks = NULL, *flavour = "compact", *essays = NULL, *squad = NULL, *hotpotqa = NULL;
     int64_t samples = 100, length = 1024;
     const struct opt opts[] = {{.name = "tokenizer", .type = OPT_STR, .dst = &tokenizer, .arg = "PATH",
                                 .help = "model folder, tokenizer.json, or bytes4; default: the bundled teacher's", .group = "Bench"},
@@ -112,37 +193,31 @@ int bench_cmd_ruler(int argc, char **argv, struct err *e)
                                 .help = "tokens of a sample", .group = "Bench"}, {.name = "samples", .type = OPT_I64, .dst = &samples,
                                    .arg = "N", .lo = 1, .hi = 1e6, .help = "of each task", .group = "Bench"},
                                {.name = "tasks", .type = OPT_STR, .dst = &tasks, .arg = "T,..",
-                                .help = "default: the 11 without question files", .group = "Bench"},
+                                .help = "default: the 11 without question files, and those whose file is given", .group = "Bench"},
+                               {.name = "essays", .type = OPT_STR, .dst = &essays, .arg = "FILE", .help = "haystack text; default: bundled",
+                                .group = "Bench"},
+                               {.name = "squad", .type = OPT_STR, .dst = &squad, .arg = "FILE", .help = "questions of qa_1",
+                                .group = "Bench"},
+                               {.name = "hotpotqa", .type = OPT_STR, .dst = &hotpotqa, .arg = "FILE",
+                                .help = "questions of qa_2 (at most 100 samples)", .group = "Bench"},
                                {.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours,
                                 .help = "compact or nvidia", .group = "Bench"}, COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab bench ruler [OPTIONS]",
                                   .about = "Making of RULER's samples: size search, draws, sentence boundaries, counting, writing. One "
                                   "thread.", .examples = "  dashlab bench ruler\n  dashlab bench ruler --flavour nvidia --length 4096",
                                   .opts = opts, .n_opts = ARRAY_LEN(opts)};
-    struct row rows[RULER_MAX_TASKS];
-    char data[1024], teacher[1024], dir[] = "/tmp/dashlab-bench-XXXXXX";
-    struct tok *tok = NULL;
-    double load = 0;
+    char data[1024], teacher[1024];
     size_t n;
     bool done;
     TRY(cli_parse(&spec, &c, argc, argv, NULL, &n, &done, e));
     if (done)
         return 0;
     TRY(cli_bundled(data, "ruler/data", e));
-    struct ruler_gen_opts o = {.counter = {ruler_bytes4_count, NULL}, .lengths = &length, .n_lengths = 1, .tasks = tasks,
-                               .samples = samples, .seed = c.seed, .flavour = flavour, .data_dir = data};
-    if (!tokenizer || strcmp(tokenizer, "bytes4") != 0) {
-        if (!tokenizer)
-            TRY(cli_bundled(teacher, "experiments/tiny/teacher", e));
-        TRY(tok_load(&tok, tokenizer ? tokenizer : teacher, NULL, e));
-        o.counter = (struct ruler_counter){ruler_tok_count, tok};
+    if (!tokenizer) {
+        TRY(cli_bundled(teacher, "experiments/tiny/teacher", e));
+        tokenizer = teacher;
     }
-    int rc = mkdtemp(dir) ? 0 : err_sys(e, "create", dir);
-    rc = rc ? rc : measure(&o, dir, rows, &n, &load, e);
-    if (rc == 0)
-        print_all(rows, n, load, c.json);
-    struct err ignored = ERR_INIT;
-    remove_tree(dir, &ignored);
-    tok_free(tok);
-    return rc;
+    struct ruler_gen_opts o = {.lengths = &length, .n_lengths = 1, .tasks = tasks, .samples = samples, .seed = c.seed, .flavour = flavour,
+                               .data_dir = data, .essays = essays, .squad = squad, .hotpotqa = hotpotqa};
+    return bench(&o, tokenizer, c.json, e);
 }

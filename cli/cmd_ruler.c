@@ -6,6 +6,7 @@
 
 #include "cli/ruler_glue.h"
 #include "cli/stages.h"
+#include "core/pool.h"
 
 static const char *const flavours[] = {"compact", "nvidia", "lm-eval", NULL};
 static const char *const orders[] = {"forward", "reversed", NULL};
@@ -34,55 +35,115 @@ static int chunks_of(const char *text, int64_t *i, int64_t *n, struct err *e)
     return 0;
 }
 
+struct gen_args {
+    const char *tokenizer, *length, *tasks, *flavour, *data, *out, *essays, *pretok, *wonderwords;
+    const char *squad, *hotpotqa, *words, *chat, *chunks, *order, *task_file;
+    int64_t samples, numpy_seed;
+    bool flat, force, seeded, numpy_seeded; /* seeded: the option was given */
+};
+
+/* The library's options; lengths and dir are memory for them. */
+static int options_of(const struct gen_args *g, const struct common *c, struct ruler_gen_opts *o, int64_t lengths[RULER_MAX_LENGTHS],
+                      char dir[1024], struct err *e)
+{
+    *o = (struct ruler_gen_opts){.lengths = lengths, .tasks = g->tasks, .samples = g->samples, .seed = c->seed, .flavour = g->flavour,
+                                 .data_dir = g->data, .essays = g->essays, .wonderwords = g->wonderwords, .squad = g->squad,
+                                 .hotpotqa = g->hotpotqa, .words = g->words, .chat = g->chat, .remove_newline_tab = g->flat,
+                                 .reversed = !strcmp(g->order, "reversed"), .force = g->force, .task_file = g->task_file};
+    if (!strcmp(g->flavour, "lm-eval")) { /* the harness' own defaults are 0 and 1234; its --seed N sets both */
+        o->seed = g->seeded ? c->seed : 0;
+        o->numpy_seed = g->seeded ? &c->seed : NULL;
+    }
+    if (g->numpy_seeded)
+        o->numpy_seed = &g->numpy_seed;
+    if (g->chunks)
+        TRY(chunks_of(g->chunks, &o->chunk, &o->n_chunks, e));
+    TRY(lengths_of(g->length, lengths, RULER_MAX_LENGTHS, &o->n_lengths, e));
+    if (!g->data) {
+        TRY(cli_bundled(dir, "ruler/data", e));
+        o->data_dir = dir;
+    }
+    return 0;
+}
+
+static int gen_make(const struct gen_args *g, const struct common *c, struct err *e)
+{
+    struct ruler_gen_opts o;
+    struct tok *tok = NULL;
+    struct ruler_tokens tokens = {0};
+    int64_t lengths[RULER_MAX_LENGTHS];
+    char dir[1024];
+    TRY(options_of(g, c, &o, lengths, dir, e));
+    if (!strcmp(g->tokenizer, "bytes4")) {
+        o.counter = (struct ruler_counter){ruler_bytes4_count, NULL};
+        o.tokenizer_name = "bytes4";
+    } else {
+        TRY(tok_load(&tok, g->tokenizer, g->pretok, e));
+        o.tokenizer_name = tok_family(tok);
+        o.tokenizer_sha256 = tok_sha256(tok);
+    }
+    int rc = tok ? ruler_tokens_open(&tokens, tok, g->flavour, &o.counter, e) : 0;
+    rc = rc ? rc : pool_open(&o.pool, (int)c->threads, e);
+    rc = rc ? rc : ruler_gen(&o, g->out, e);
+    pool_close(o.pool);
+    ruler_tokens_close(&tokens);
+    tok_free(tok);
+    if (rc == 0 && c->json)
+        printf("{\"out\": \"%s\", \"flavour\": \"%s\", \"samples\": %" PRId64 "}\n", g->out, g->flavour, g->samples);
+    else if (rc == 0)
+        printf("%s: flavour %s, %" PRId64 " samples of each task and length; haystack: %s\n", g->out, g->flavour, g->samples,
+               g->essays ? g->essays : "bundled public-domain novels");
+    return rc;
+}
+
 static int ruler_gen_cmd(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
-    const char *tokenizer = NULL, *length = "", *tasks = NULL, *flavour = "compact", *data = NULL, *out = NULL, *essays = NULL,
-        *pretok = NULL;
-    const char *wonderwords = "2.2.0", *squad = NULL, *hotpotqa = NULL, *words = NULL, *chat = NULL, *chunks = NULL, *order = "forward";
-    int64_t samples = 500, numpy_seed = 0;
-    bool flat = false, force = false;
-    const struct opt opts[] = {{.name = "tokenizer", .type = OPT_STR, .dst = &tokenizer, .arg = "PATH",
+    struct gen_args g = {.length = "", .flavour = "compact", .wonderwords = "2.2.0", .order = "forward", .samples = 500};
+    const struct opt opts[] = {{.name = "tokenizer", .type = OPT_STR, .dst = &g.tokenizer, .arg = "PATH",
                                 .help = "model folder, tokenizer.json, or bytes4 (ceil(bytes / 4), for tests)", .group = "Data"},
-                               {.name = "pretok", .type = OPT_STR, .dst = &pretok, .arg = "NAME",
+                               {.name = "pretok", .type = OPT_STR, .dst = &g.pretok, .arg = "NAME",
                                 .help = "split rule of an unknown vocab.json", .group = "Data"},
-                               {.name = "length", .type = OPT_STR, .dst = &length, .arg = "N,..",
+                               {.name = "length", .type = OPT_STR, .dst = &g.length, .arg = "N,..",
                                 .help = "tokens, with the generation budget; a list makes a block for each, seed, seed+1, ...",
                                 .group = "Data"},
-                               {.name = "tasks", .type = OPT_STR, .dst = &tasks, .arg = "T,..", .help = "default: all of the flavour",
+                               {.name = "tasks", .type = OPT_STR, .dst = &g.tasks, .arg = "T,..",
+                                .help = "default: all of the flavour, or those of --task-file", .group = "Data"},
+                               {.name = "task-file", .type = OPT_STR, .dst = &g.task_file, .arg = "FILE",
+                                .help = "your own tasks, in YAML as RULER's synthetic.yaml: NAME: {task: niah, args: {num_needle_k: 8}}",
                                 .group = "Data"},
-                               {.name = "samples", .type = OPT_I64, .dst = &samples, .arg = "N", .lo = 1, .hi = 1e7,
+                               {.name = "samples", .type = OPT_I64, .dst = &g.samples, .arg = "N", .lo = 1, .hi = 1e7,
                                 .help = "of each task and length", .group = "Data"},
-                               {.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours,
+                               {.name = "flavour", .type = OPT_STR, .dst = &g.flavour, .arg = "NAME", .words = flavours,
                                 .help = "compact (small windows; not reference RULER), nvidia or lm-eval", .group = "Data"},
-                               {.name = "data", .type = OPT_STR, .dst = &data, .arg = "DIR",
+                               {.name = "data", .type = OPT_STR, .dst = &g.data, .arg = "DIR",
                                 .help = "word lists, sentence data, questions; default: bundled", .group = "Data"},
-                               {.name = "essays", .type = OPT_STR, .dst = &essays, .arg = "FILE",
+                               {.name = "essays", .type = OPT_STR, .dst = &g.essays, .arg = "FILE",
                                 .help = "haystack text; default: bundled public-domain novels", .group = "Data"},
-                               {.name = "wonderwords", .type = OPT_STR, .dst = &wonderwords, .arg = "VERSION", .help = "2.2.0 or 3.0",
+                               {.name = "wonderwords", .type = OPT_STR, .dst = &g.wonderwords, .arg = "VERSION", .help = "2.2.0 or 3.0",
                                 .group = "Data"},
-                               {.name = "squad", .type = OPT_STR, .dst = &squad, .arg = "FILE",
+                               {.name = "squad", .type = OPT_STR, .dst = &g.squad, .arg = "FILE",
                                 .help = "questions of qa_1: SQuAD's dev-v2.0.json; default: squad.json in --data", .group = "Data"},
-                               {.name = "hotpotqa", .type = OPT_STR, .dst = &hotpotqa, .arg = "FILE",
+                               {.name = "hotpotqa", .type = OPT_STR, .dst = &g.hotpotqa, .arg = "FILE",
                                 .help = "questions of qa_2: hotpot_dev_distractor_v1.json; default: hotpotqa.json in --data",
                                 .group = "Data"},
-                               {.name = "words", .type = OPT_STR, .dst = &words, .arg = "FILE",
+                               {.name = "words", .type = OPT_STR, .dst = &g.words, .arg = "FILE",
                                 .help = "RULER's english_words.json, for cwe beyond the word lists (128K)", .group = "Data"},
-                               {.name = "template", .type = OPT_STR, .dst = &chat, .arg = "NAME",
+                               {.name = "template", .type = OPT_STR, .dst = &g.chat, .arg = "NAME",
                                 .help = "chat template: a name of RULER's (meta-llama3, ...), or a text with {task_template}; default: "
                                 "base", .group = "Data"},
-                               {.name = "remove-newline-tab", .type = OPT_BOOL, .dst = &flat,
+                               {.name = "remove-newline-tab", .type = OPT_BOOL, .dst = &g.flat,
                                 .help = "newlines and tabs of prompts become spaces", .group = "Data"},
-                               {.name = "chunks", .type = OPT_STR, .dst = &chunks, .arg = "I/N",
+                               {.name = "chunks", .type = OPT_STR, .dst = &g.chunks, .arg = "I/N",
                                 .help = "chunk I (from 0) of N: its share of the samples, from seed + I", .group = "Data"},
-                               {.name = "numpy-seed", .type = OPT_I64, .dst = &numpy_seed, .arg = "N", .lo = 0, .hi = 4294967295.0,
+                               {.name = "numpy-seed", .type = OPT_I64, .dst = &g.numpy_seed, .arg = "N", .lo = 0, .hi = 4294967295.0,
                                 .help = "numpy's seed where it is not --seed (lm-eval without --seed: 1234)", .group = "Data"},
-                               {.name = "build-order", .type = OPT_STR, .dst = &order, .arg = "forward|reversed", .words = orders,
+                               {.name = "build-order", .type = OPT_STR, .dst = &g.order, .arg = "forward|reversed", .words = orders,
                                 .help = "lm-eval: order of the tasks in their one random stream; reversed: v0.4.9 to v0.4.11",
                                 .group = "Data"},
-                               {.name = "force", .type = OPT_BOOL, .dst = &force, .help = "replace data sets made with other parameters",
+                               {.name = "force", .type = OPT_BOOL, .dst = &g.force, .help = "replace data sets made with other parameters",
                                 .group = "Data"},
-                               {.name = "out", .type = OPT_STR, .dst = &out, .arg = "DIR", .help = "DIR/TASK/validation.jsonl",
+                               {.name = "out", .type = OPT_STR, .dst = &g.out, .arg = "DIR", .help = "DIR/TASK/validation.jsonl",
                                 .group = "Data"},
                                COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab ruler gen --tokenizer PATH --length N --out DIR [OPTIONS]",
@@ -91,54 +152,39 @@ static int ruler_gen_cmd(int argc, char **argv, struct err *e)
                                   "data/ruler", .opts = opts, .n_opts = ARRAY_LEN(opts)};
     size_t n;
     bool done;
-    int64_t lengths[64];
-    char dir[1024];
-    struct tok *tok = NULL;
     TRY(cli_parse(&spec, &c, argc, argv, NULL, &n, &done, e));
     if (done)
         return 0;
-    if (!tokenizer || !out)
-        return ERR(e, E_USAGE, "--%s is needed", tokenizer ? "out DIR" : "tokenizer PATH");
-    struct ruler_gen_opts o = {.lengths = lengths, .tasks = tasks, .samples = samples, .seed = c.seed, .flavour = flavour, .data_dir = data,
-                               .essays = essays, .wonderwords = wonderwords, .squad = squad, .hotpotqa = hotpotqa, .words = words,
-                               .chat = chat, .remove_newline_tab = flat, .reversed = !strcmp(order, "reversed"), .force = force};
-    bool seeded = opt_given(opts, ARRAY_LEN(opts), argc, argv, "seed");
-    if (!strcmp(flavour, "lm-eval")) { /* the harness' own defaults are 0 and 1234; its --seed N sets both */
-        o.seed = seeded ? c.seed : 0;
-        o.numpy_seed = seeded ? &o.seed : NULL;
-    }
-    if (opt_given(opts, ARRAY_LEN(opts), argc, argv, "numpy-seed"))
-        o.numpy_seed = &numpy_seed;
-    if (chunks)
-        TRY(chunks_of(chunks, &o.chunk, &o.n_chunks, e));
-    TRY(lengths_of(length, lengths, ARRAY_LEN(lengths), &o.n_lengths, e));
-    if (!data) {
-        TRY(cli_bundled(dir, "ruler/data", e));
-        o.data_dir = dir;
-    }
-    if (!strcmp(tokenizer, "bytes4")) {
-        o.counter = (struct ruler_counter){ruler_bytes4_count, NULL};
-        o.tokenizer_name = "bytes4";
-    } else {
-        TRY(tok_load(&tok, tokenizer, pretok, e));
-        o.counter = (struct ruler_counter){ruler_tok_count, tok};
-        o.tokenizer_name = tok_family(tok);
-        o.tokenizer_sha256 = tok_sha256(tok);
-    }
-    int rc = ruler_gen(&o, out, e);
-    tok_free(tok);
-    if (rc == 0 && c.json)
-        printf("{\"out\": \"%s\", \"flavour\": \"%s\", \"samples\": %" PRId64 "}\n", out, flavour, samples);
-    else if (rc == 0)
-        printf("%s: flavour %s, %" PRId64 " samples of each task and length; haystack: %s\n", out, flavour, samples,
-               essays ? essays : "bundled public-domain novels");
-    return rc;
+    if (!g.tokenizer || !g.out)
+        return ERR(e, E_USAGE, "--%s is needed", g.tokenizer ? "out DIR" : "tokenizer PATH");
+    g.seeded = opt_given(opts, ARRAY_LEN(opts), argc, argv, "seed");
+    g.numpy_seeded = opt_given(opts, ARRAY_LEN(opts), argc, argv, "numpy-seed");
+    return gen_make(&g, &c, e);
 }
 
-static void print_scores(const struct ruler_scores *s, bool json)
+static const char *nll_text(double nll, char out[32])
 {
+    snprintf(out, 32, finite_f64(nll) ? "%.4f" : "-", nll);
+    return out;
+}
+
+/* With its tokens where a model has just been run. */
+static void print_prompts(const struct ruler_glue *g, struct jw *w, bool json)
+{
+    double shared = g->given ? 100 - 100 * (double)g->computed / (double)g->given : 0;
+    jw_ki64(w, "prompt_tokens", g->given);
+    jw_ki64(w, "prompt_tokens_computed", g->computed);
+    if (!json && g->given)
+        printf("prompt tokens: %" PRId64 " for predictions and NLLs, %" PRId64 " of them computed, %.1f %% shared\n",
+               g->given, g->computed, shared);
+}
+
+static void print_scores(const struct ruler_scores *s, const struct ruler_glue *g, bool json)
+{
+    const double z = 1.959963984540054;
     struct str out = STR_INIT;
     struct jw w;
+    char num[32];
     jw_init(&w, &out, true);
     jw_obj(&w);
     jw_kstr(&w, "flavour", s->flavour);
@@ -149,7 +195,7 @@ static void print_scores(const struct ruler_scores *s, bool json)
     for (size_t i = 0; i < s->n; i++) {
         const struct ruler_task_score *t = &s->task[i];
         if (!json)
-            printf("%-18s %6" PRId64 " %7.2f %6.2f %6" PRId64 " %11.4f\n", t->name, t->n, t->mean, t->se, t->nulls, t->nll);
+            printf("%-18s %6" PRId64 " %7.2f %6.2f %6" PRId64 " %11s\n", t->name, t->n, t->mean, t->se, t->nulls, nll_text(t->nll, num));
         jw_obj(&w);
         jw_kstr(&w, "task", t->name);
         jw_ki64(&w, "n", t->n);
@@ -163,13 +209,21 @@ static void print_scores(const struct ruler_scores *s, bool json)
     jw_end_arr(&w);
     jw_kf64(&w, "mean", s->mean);
     jw_kf64(&w, "se", s->se);
+    jw_key(&w, "ci95"); /* of the mean over these tasks: samples are drawn, tasks are not */
+    jw_arr(&w);
+    jw_f64(&w, s->mean - z * s->se);
+    jw_f64(&w, s->mean + z * s->se);
+    jw_end_arr(&w);
     if (finite_f64(s->nll))
         jw_kf64(&w, "answer_nll", s->nll);
+    if (!json)
+        printf("%-18s %6s %7.2f %6.2f %6s %11s   95 %% interval [%.2f, %.2f], %zu tasks, flavour %s\n", "mean", "", s->mean, s->se, "",
+               nll_text(s->nll, num), s->mean - z * s->se, s->mean + z * s->se, s->n, s->flavour);
+    if (g)
+        print_prompts(g, &w, json);
     jw_end_obj(&w);
     if (json)
         printf("%s\n", str_c(&out));
-    else
-        printf("%-18s %6s %7.2f %6.2f %6s %11.4f   flavour %s\n", "mean", "", s->mean, s->se, "", s->nll, s->flavour);
     str_free(&out);
 }
 
@@ -198,6 +252,7 @@ static int ruler_run_cmd(int argc, char **argv, struct err *e)
     struct cli_rt rt;
     struct model *m = NULL;
     struct ruler_scores s = {0};
+    struct ruler_glue g = {.batch = 0};
     TRY(cli_parse(&spec, &c, argc, argv, NULL, &n, &done, e));
     if (done)
         return 0;
@@ -209,13 +264,13 @@ static int ruler_run_cmd(int argc, char **argv, struct err *e)
     if (rc == 0 && !m->tok)
         rc = ERR(e, E_INPUT, "'%s' has no tokenizer; give --tokenizer", mp);
     if (rc == 0) {
-        struct ruler_glue g = {.m = m, .tok = m->tok, .batch = (int32_t)batch};
+        g = (struct ruler_glue){.m = m, .tok = m->tok, .batch = (int32_t)batch};
         struct ruler_run_opts o = {.data_dir = data, .out_dir = out, .tasks = tasks};
         ruler_glue_fill(&o, &g);
         rc = ruler_run(&o, e) || ruler_score(out, &s, e) ? -1 : 0;
     }
     if (rc == 0)
-        print_scores(&s, c.json);
+        print_scores(&s, &g, c.json);
     ruler_scores_free(&s);
     if (m)
         model_close(m);
@@ -227,13 +282,18 @@ static int ruler_score_cmd(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
     const char *flavour = NULL;
+    int64_t length = 0;
     const struct opt opts[] = {{.name = "flavour", .type = OPT_STR, .dst = &flavour, .arg = "NAME", .words = flavours,
                                 .help = "count as this flavour does (qa differs); default: the data's own", .group = "Score"},
+                               {.name = "length", .type = OPT_I64, .dst = &length, .arg = "N", .lo = 0, .hi = 1 << 24,
+                                .help = "of lm-eval's samples of several lengths, this one; 0: they have one", .group = "Score"},
                                COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab ruler score DIR [--flavour NAME] [--json]",
-                                  .about = "Scores of a predictions folder, computed again from predictions and references.",
-                                  .examples = "  dashlab ruler score preds/teacher", .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1,
-                                  .max_pos = 1};
+    const struct cmd_spec spec = {.synopsis = "dashlab ruler score DIR [--flavour NAME] [--length N] [--json]",
+                                  .about = "Scores of predictions, computed again from predictions and references. DIR: of ruler run, "
+                                  "NVIDIA's pred folder (TASK.jsonl), or one with lm-evaluation-harness' samples_TASK_*.jsonl.",
+                                  .examples = "  dashlab ruler score preds/teacher\n"
+                                  "  dashlab ruler score RULER/results/M/synthetic/4096/pred",
+                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 1, .max_pos = 1};
     const char *pos[1];
     size_t n;
     bool done;
@@ -241,9 +301,9 @@ static int ruler_score_cmd(int argc, char **argv, struct err *e)
     TRY(cli_parse(&spec, &c, argc, argv, pos, &n, &done, e));
     if (done)
         return 0;
-    int rc = ruler_score_as(pos[0], flavour, &s, e);
+    int rc = ruler_score_at(pos[0], flavour, length, &s, e);
     if (rc == 0)
-        print_scores(&s, c.json);
+        print_scores(&s, NULL, c.json);
     ruler_scores_free(&s);
     return rc;
 }

@@ -24,25 +24,31 @@ static const struct param_spec gen_params[] = {
     {.name = "flavour", .type = PT_WORD, .def = "compact", .words = flavour_words,
      .help = "compact: for windows below 2048 tokens, not reference RULER"},
     {.name = "essays", .type = PT_PATH, .def = "", .help = "haystack text; default: the bundled public-domain novels"},
-    {.name = "wonderwords", .type = PT_STR, .def = "2.2.0", .help = "word list version"}};
+    {.name = "wonderwords", .type = PT_STR, .def = "2.2.0", .help = "word list version"},
+    {.name = "task_file", .type = PT_PATH, .def = "", .help = "your own tasks (ruler/README.md); 'tasks' then defaults to those"}};
 
 static int gen_run(void *ctx, const struct node *n, struct run *r, struct err *e)
 {
     struct env *env = ctx;
     struct model *m;
     int64_t lengths[64];
-    char path[1024], mp[1024], essays[1024], data[1024];
+    char path[1024], mp[1024], essays[1024], data[1024], task_file[1024];
     TRY(env_teacher(env, model_path(node_path(n, "model", path), mp), &m, e));
     if (!m->tok)
         return ERR(e, E_INPUT, "'%s' has no tokenizer", mp);
     TRY(cli_bundled(data, "ruler/data", e));
-    struct ruler_gen_opts o = {.counter = {ruler_tok_count, m->tok}, .tokenizer_name = tok_family(m->tok),
-                               .tokenizer_sha256 = tok_sha256(m->tok), .lengths = lengths, .tasks = node_has(n, "tasks")
-                               ? node_str(n, "tasks") : NULL, .samples = node_i64(n, "samples"), .seed = node_i64(n, "seed"),
-                               .flavour = node_str(n, "flavour"), .data_dir = data, .essays = node_has(n, "essays")
-                               ? node_path(n, "essays", essays) : NULL, .wonderwords = node_str(n, "wonderwords")};
+    struct ruler_gen_opts o = {.tokenizer_name = tok_family(m->tok), .tokenizer_sha256 = tok_sha256(m->tok), .lengths = lengths,
+                               .samples = node_i64(n, "samples"), .seed = node_i64(n, "seed"), .flavour = node_str(n, "flavour"),
+                               .data_dir = data, .wonderwords = node_str(n, "wonderwords"), .pool = env->rt.pool};
+    o.tasks = node_has(n, "tasks") ? node_str(n, "tasks") : NULL;
+    o.essays = node_has(n, "essays") ? node_path(n, "essays", essays) : NULL;
+    o.task_file = node_has(n, "task_file") ? node_path(n, "task_file", task_file) : NULL;
     o.n_lengths = node_list_i64(n, "lengths", lengths, ARRAY_LEN(lengths));
-    TRY(ruler_gen(&o, r->out, e));
+    struct ruler_tokens tokens = {0};
+    int rc = ruler_tokens_open(&tokens, m->tok, o.flavour, &o.counter, e);
+    rc = rc ? rc : ruler_gen(&o, r->out, e);
+    ruler_tokens_close(&tokens);
+    TRY(rc);
     struct result res;
     result_begin(&res);
     jw_kstr(&res.w, "flavour", o.flavour);
@@ -353,6 +359,7 @@ static int ruler_stage(void *ctx, const struct node *n, struct run *r, struct er
     if (rc == 0)
         rc = ruler_run(&o, e) || ruler_score(r->out, &s, e);
     if (rc == 0) {
+        log_info("ruler: %" PRId64 " prompt tokens, %" PRId64 " of them computed", g.given, g.computed);
         result_begin(&res);
         jw_kf64(&res.w, "mean", s.mean);
         jw_kf64(&res.w, "se", s.se);

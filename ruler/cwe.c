@@ -1,4 +1,4 @@
-/* Common words (spec section 5): the ten words that stand in the list more often than the others. */
+/* Common words (spec section 5): the words (ten) that stand in the list more often than the others. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,16 +8,15 @@ static const char cwe_body[] =
     "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear most "
     "often.\n{context}\nQuestion: What are the 10 most common words in the above list?";
 static const char cwe_prefix[] = " Answer: The top 10 words that appear most often in the list are:";
-enum { COMMON = 10 };
 
-/* n words, the first ten `a` times, the others `b` times; the numbered list goes to out, the ten to g->answers. */
+/* n words, the first n_cw `a` times, the others `b` times; the numbered list goes to out, the first ones to g->answers. */
 static int example(struct gen *g, int64_t n, int64_t a, int64_t b, struct str *out, struct err *e)
 {
     const struct list *words = &g->res->cwe;
     bool english = n > (int64_t)words->n && g->res->english.n && !g->harness;
     if (english)
         words = &g->res->english; /* in its own order */
-    int64_t c = MIN(n, COMMON), total = c * a + (n - c) * b;
+    int64_t c = MIN(n, g->task->n_cw), total = c * a + (n - c) * b;
     if (n > (int64_t)words->n)
         return ERR(e, E_INPUT,
                    "cwe: %" PRId64 " words asked for, the word lists hold %zu; longer lengths need RULER's english_words.json (%s)", n,
@@ -55,9 +54,24 @@ static int example(struct gen *g, int64_t n, int64_t a, int64_t b, struct str *o
     return rc;
 }
 
+/* Below 4096 tokens the reference takes 6 and 1, whatever it is told; `compact` listens to a task file. */
+static bool told(const struct gen *g)
+{
+    return g->task->freq_cw != 30 || g->task->freq_ucw != 3;
+}
+
+static void repeats(const struct gen *g, int64_t *common, int64_t *other)
+{
+    bool fixed = g->max_len < 4096 && !(g->compact && told(g));
+    *common = fixed ? 6 : g->task->freq_cw;
+    *other = fixed ? 1 : g->task->freq_ucw;
+}
+
 static int cwe_text(struct gen *g, int64_t n, struct err *e)
 {
     bool small = g->max_len < 4096;
+    int64_t a, b;
+    repeats(g, &a, &b);
     struct str few = STR_INIT, ctx = STR_INIT, templ = STR_INIT;
     str_printf(&templ, "%s%s%s%s", g->before, cwe_body, g->after, cwe_prefix);
     str_clear(&g->text);
@@ -73,7 +87,7 @@ static int cwe_text(struct gen *g, int64_t n, struct err *e)
             str_clear(&g->text);
         } else
             str_putc(&g->text, '\n');
-        rc = small ? example(g, n, 6, 1, &ctx, e) : example(g, n, 30, 3, &ctx, e);
+        rc = example(g, n, a, b, &ctx, e);
     }
     if (!rc) {
         gen_fill(&g->text, str_c(&templ), m, 1);
@@ -94,13 +108,18 @@ static int cwe_text(struct gen *g, int64_t n, struct err *e)
 int cwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
     struct size_rule r = {.inc = 10,
-                          .lower = COMMON + 1,
+                          .lower = g->task->n_cw + 1,
                           .probe = 4096,
                           .limit = (int64_t)(g->harness ? g->res->cwe.n : MAX(g->res->cwe.n, g->res->english.n)),
                           .max = g->max_len,
                           .extra = g->task->gen_tokens,
                           .cwe_upper = true};
     int64_t size, tokens;
+    if (g->max_len < 4096 && !g->compact && told(g))
+        return ERR(e, E_USAGE,
+                   "task '%s': below 4096 tokens the reference takes freq_cw 6 and freq_ucw 1 whatever is asked for; length %" PRId64
+                   " needs flavour 'compact' or the defaults (30, 3)",
+                   g->task->name, g->max_len);
     TRY(gen_search(g, cwe_text, &r, &size, e));
     for (int64_t i = 0; i < samples; i++) {
         TRY(gen_fit(g, cwe_text, &r, size, r.extra, &tokens, e));

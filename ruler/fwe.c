@@ -1,4 +1,5 @@
 /* Frequent words (spec section 5): coded words whose counts fall with the square of their rank; rank 1 is the filler `...`. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +11,46 @@ static const char fwe_body[] =
     "frequently appeared words in the above coded text?";
 static const char fwe_prefix[] = " Answer: According to the coded text above, the three most frequently appeared words are:";
 static const double zeta2 = 0x1.a51a6625307d3p+0;
-enum { GEN_TOKENS = 50, LEAST_WORDS = 27 /* rank 4 still appears: 27 / 16 / zeta(2) > 1 */, LEAST_VOCAB = 4 };
+enum { LEAST_VOCAB = 4, MAX_WORD = 16 };
+
+/* Riemann's zeta for s > 1: a sum's beginning, and Euler and Maclaurin's formula for the rest. 2 is the reference's value to the bit. */
+static double zeta(double s)
+{
+    /* B(2j) / (2j)! */
+    static const double b[] = {1.0 / 12, -1.0 / 720, 1.0 / 30240, -1.0 / 1209600, 1.0 / 47900160, -691.0 / 1307674368000.0};
+    const double n = 16;
+    double sum = 0, rising = s;
+    if (s == 2)
+        return zeta2;
+    for (double k = 1; k < n; k++)
+        sum += pow(k, -s);
+    double p = pow(n, -s);
+    sum += n * p / (s - 1) + p / 2;
+    for (size_t j = 0; j < ARRAY_LEN(b); j++) {
+        p /= j ? n * n : n;
+        sum += b[j] * rising * p;
+        rising *= (s + 2 * (double)j + 1) * (s + 2 * (double)j + 2);
+    }
+    return sum;
+}
+
+/* How often the word of a rank stands among `words`. */
+static int64_t count_of(const struct gen *g, int64_t words, double rank)
+{
+    double a = g->task->alpha;
+    if (a == 2)
+        return (int64_t)((double)words / (rank * rank) / zeta2);
+    return (int64_t)((double)words * pow(rank, -a) / g->zeta);
+}
+
+/* So many that rank 4, the last that is asked for, still appears (alpha 2: 27). */
+static int64_t least_words(const struct gen *g)
+{
+    int64_t n = (int64_t)fmin(pow(4, g->task->alpha) * g->zeta, 1e9);
+    while (n < 1000000000 && count_of(g, n, 4) < 1)
+        n++;
+    return n;
+}
 
 static int draw_vocab(struct gen *g, int64_t size, struct err *e)
 {
@@ -20,12 +60,12 @@ static int draw_vocab(struct gen *g, int64_t size, struct err *e)
     while (seen < (size_t)size) {
         /* as many words as are missing; the set is what counts, so duplicates may go at once */
         for (size_t k = (size_t)size - seen; k > 0; k--) {
-            int64_t c[6];
-            char w[6];
-            py_choices(&g->py, 26, 6, c);
-            for (int i = 0; i < 6; i++)
+            int64_t c[MAX_WORD], n = MIN(g->task->word_len, MAX_WORD);
+            char w[MAX_WORD];
+            py_choices(&g->py, 26, n, c);
+            for (int64_t i = 0; i < n; i++)
                 w[i] = (char)('a' + c[i]);
-            TRY(list_add(v, w, 6, e));
+            TRY(list_add(v, w, (size_t)n, e));
         }
         list_sort_unique(v);
         seen = v->n;
@@ -40,7 +80,10 @@ static int draw_vocab(struct gen *g, int64_t size, struct err *e)
     for (size_t i = 0; i < v->n; i++)
         v->v[i] = old[p[i]];
     free(old);
-    strcpy(v->v[0], "...");
+    free(v->v[0]); /* the most frequent word is the filler */
+    v->v[0] = strdup("...");
+    if (!v->v[0])
+        return err_nomem(e, 4, "coded words");
     return 0;
 }
 
@@ -53,7 +96,7 @@ static int fwe_text(struct gen *g, int64_t words, struct err *e)
     if (!which)
         return err_nomem(e, (size_t)words * 8, "coded text");
     for (size_t r = 1; r <= v->n; r++) {
-        int64_t k = (int64_t)((double)words / ((double)r * (double)r) / zeta2);
+        int64_t k = count_of(g, words, (double)r);
         while (k-- > 0 && total < words)
             which[total++] = (int64_t)r - 1;
     }
@@ -84,10 +127,10 @@ static int first_size(struct gen *g, int64_t max, int64_t vocab, int64_t step, i
     int64_t tokens;
     TRY(draw_vocab(g, vocab, e));
     if (g->compact) {
-        struct size_rule r = {.inc = 1, .lower = LEAST_WORDS, .max = max};
+        struct size_rule r = {.inc = 1, .lower = least_words(g), .max = max};
         return gen_search(g, fwe_text, &r, words, e);
     }
-    *words = max / 6;
+    *words = max / g->task->word_len;
     for (;;) {
         TRY(count_at(g, *words, &tokens, e));
         if (tokens >= max)
@@ -101,18 +144,21 @@ static int first_size(struct gen *g, int64_t max, int64_t vocab, int64_t step, i
 static int too_short(struct gen *g, int64_t need, struct err *e)
 {
     return ERR(e, E_CHECK,
-               "task 'fwe' cannot fit in length %" PRId64 ": its smallest prompt with the budget for the answer needs %" PRId64
+               "task '%s' cannot fit in length %" PRId64 ": its smallest prompt with the budget for the answer needs %" PRId64
                " tokens; use a length of at least %" PRId64,
-               g->max_len, need, need);
+               g->task->name, g->max_len, need, need);
 }
 
 int fwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
     /* the harness does not subtract the budget: its prompts alone fill the length */
-    int64_t max = g->harness ? g->max_len : g->max_len - GEN_TOKENS, vocab = max / 50, step = max / 32, words0, tokens;
+    int64_t budget = g->task->gen_tokens, max = g->harness ? g->max_len : g->max_len - budget, step = max / 32, words0, tokens;
+    int64_t vocab = g->task->vocab > 0 ? g->task->vocab : max / 50;
+    g->zeta = zeta(g->task->alpha);
+    int64_t least = least_words(g);
     if (vocab < LEAST_VOCAB || step < 1) {
         TRY(draw_vocab(g, LEAST_VOCAB, e));
-        TRY(count_at(g, LEAST_WORDS, &tokens, e));
+        TRY(count_at(g, MIN(least, 100000), &tokens, e));
         return too_short(g, MAX(tokens, LEAST_VOCAB * 50) + (g->max_len - max), e);
     }
     TRY(first_size(g, max, vocab, step, &words0, e));
@@ -120,7 +166,7 @@ int fwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
         TRY(draw_vocab(g, vocab, e));
         int64_t words = words0;
         for (;;) {
-            if (words < (g->compact ? LEAST_WORDS : 1))
+            if (words < (g->compact ? least : 1))
                 return too_short(g, tokens + (g->max_len - max), e);
             TRY(count_at(g, words, &tokens, e));
             if (tokens <= max)
@@ -130,7 +176,7 @@ int fwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
         list_clear(&g->answers);
         for (int k = 1; k <= 3; k++)
             TRY(list_add(&g->answers, g->vocab.v[k], strlen(g->vocab.v[k]), e));
-        TRY(gen_record(g, i, tokens + GEN_TOKENS, out, e));
+        TRY(gen_record(g, i, tokens + budget, out, e));
     }
     return 0;
 }

@@ -6,24 +6,26 @@
 
 #include "core/jwrite.h"
 #include "core/prog.h"
+#include "core/prov.h"
 
 const char *const ruler_noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
 
-#define NIAH_CUT " The speci"
+#define NIAH(stack_, key_, value_, k_, v_, q_)                                                                                             \
+    .kind = K_NIAH, .gen_tokens = 128, .stack = stack_, .key = key_, .value = value_, .k = k_, .v = v_, .q = q_
 const struct ruler_task ruler_tasks[] = {
-    {"niah_single_1", K_NIAH, 128, NIAH_CUT, S_NOISE, T_WORDS, T_NUMBERS, 1, 1, 1},
-    {"niah_single_2", K_NIAH, 128, NIAH_CUT, S_ESSAY, T_WORDS, T_NUMBERS, 1, 1, 1},
-    {"niah_single_3", K_NIAH, 128, NIAH_CUT, S_ESSAY, T_WORDS, T_UUIDS, 1, 1, 1},
-    {"niah_multikey_1", K_NIAH, 128, NIAH_CUT, S_ESSAY, T_WORDS, T_NUMBERS, 4, 1, 1},
-    {"niah_multikey_2", K_NIAH, 128, NIAH_CUT, S_NEEDLE, T_WORDS, T_NUMBERS, 1, 1, 1},
-    {"niah_multikey_3", K_NIAH, 128, NIAH_CUT, S_NEEDLE, T_UUIDS, T_UUIDS, 1, 1, 1},
-    {"niah_multivalue", K_NIAH, 128, NIAH_CUT, S_ESSAY, T_WORDS, T_NUMBERS, 1, 4, 1},
-    {"niah_multiquery", K_NIAH, 128, NIAH_CUT, S_ESSAY, T_WORDS, T_NUMBERS, 4, 1, 4},
-    {"vt", K_VT, 30, " Answer: A", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0},
-    {"cwe", K_CWE, 120, " Answer: T", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0},
-    {"fwe", K_FWE, 50, " Answer: A", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0},
-    {"qa_1", K_QA, 32, " Answer:", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0},
-    {"qa_2", K_QA, 32, " Answer:", S_NOISE, T_WORDS, T_WORDS, 0, 0, 0},
+    {.name = "niah_single_1", NIAH(S_NOISE, T_WORDS, T_NUMBERS, 1, 1, 1)},
+    {.name = "niah_single_2", NIAH(S_ESSAY, T_WORDS, T_NUMBERS, 1, 1, 1)},
+    {.name = "niah_single_3", NIAH(S_ESSAY, T_WORDS, T_UUIDS, 1, 1, 1)},
+    {.name = "niah_multikey_1", NIAH(S_ESSAY, T_WORDS, T_NUMBERS, 4, 1, 1)},
+    {.name = "niah_multikey_2", NIAH(S_NEEDLE, T_WORDS, T_NUMBERS, 1, 1, 1)},
+    {.name = "niah_multikey_3", NIAH(S_NEEDLE, T_UUIDS, T_UUIDS, 1, 1, 1)},
+    {.name = "niah_multivalue", NIAH(S_ESSAY, T_WORDS, T_NUMBERS, 1, 4, 1)},
+    {.name = "niah_multiquery", NIAH(S_ESSAY, T_WORDS, T_NUMBERS, 4, 1, 4)},
+    {.name = "vt", .kind = K_VT, .gen_tokens = 30, .stack = S_NOISE, .chains = 1, .hops = 4},
+    {.name = "cwe", .kind = K_CWE, .gen_tokens = 120, .freq_cw = 30, .freq_ucw = 3, .n_cw = 10},
+    {.name = "fwe", .kind = K_FWE, .gen_tokens = 50, .alpha = 2, .word_len = 6, .vocab = -1},
+    {.name = "qa_1", .kind = K_QA, .gen_tokens = 32, .dataset = 0},
+    {.name = "qa_2", .kind = K_QA, .gen_tokens = 32, .dataset = 1},
 };
 const size_t ruler_n_tasks = ARRAY_LEN(ruler_tasks);
 
@@ -33,6 +35,12 @@ const struct ruler_task *ruler_task_find(const char *name, size_t n)
         if (strlen(ruler_tasks[i].name) == n && memcmp(ruler_tasks[i].name, name, n) == 0)
             return &ruler_tasks[i];
     return NULL;
+}
+
+const char *ruler_cut(enum ruler_kind kind)
+{
+    static const char *const cut[] = {" The speci", " Answer: A", " Answer: T", " Answer: A", " Answer:"};
+    return cut[kind];
 }
 
 const int64_t *gen_perm(struct gen *g, size_t n, struct err *e)
@@ -201,9 +209,9 @@ int gen_search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *siz
 {
     if (!g->timing)
         return search(g, fn, r, size, e);
-    double other = g->timing->tokenise + g->res->split_s, t = now_s();
+    double other = g->timing->tokenise + g->splits->seconds, t = now_s();
     int rc = search(g, fn, r, size, e);
-    g->timing->search += now_s() - t - (g->timing->tokenise + g->res->split_s - other);
+    g->timing->search += now_s() - t - (g->timing->tokenise + g->splits->seconds - other);
     return rc;
 }
 
@@ -269,6 +277,22 @@ static void put_answers(struct gen *g, struct jw *w)
     jw_end_arr(w);
 }
 
+/* A record of `tokens` tokens stands at the end of out. */
+static int recorded(struct gen *g, int64_t tokens, struct str *out, struct err *e)
+{
+    g->least_length = g->records ? MIN(g->least_length, tokens) : tokens;
+    g->most_length = MAX(g->most_length, tokens);
+    g->sum_length += tokens;
+    g->records++;
+    if (interrupted())
+        return ERR(e, E_INTERRUPTED, "interrupted while making task '%s'", g->task->name);
+    if (!g->sink)
+        return 0;
+    int rc = g->sink(g->sink_ctx, str_c(out), out->len, e);
+    str_clear(out);
+    return rc;
+}
+
 /* lm-evaluation-harness' document. vt, cwe and fwe have their answer prefix in the text: it is cut off; cwe and fwe strip what is left. */
 static int harness_record(struct gen *g, int64_t index, int64_t tokens, struct str *out, struct err *e)
 {
@@ -277,7 +301,7 @@ static int harness_record(struct gen *g, int64_t index, int64_t tokens, struct s
     size_t n = g->text.len, m;
     bool inside = g->task->kind == K_VT || g->task->kind == K_CWE || g->task->kind == K_FWE;
     if (inside) {
-        int64_t cut = rfind(&g->text, g->task->cut);
+        int64_t cut = rfind(&g->text, ruler_cut(g->task->kind));
         if (cut < 0)
             BUG("%s: no answer prefix", g->task->name);
         q = p + cut;
@@ -307,7 +331,8 @@ static int harness_record(struct gen *g, int64_t index, int64_t tokens, struct s
     jw_strn(&w, q, m);
     jw_end_obj(&w);
     str_putc(out, '\n');
-    return jw_ok(&w, g->task->name, e);
+    TRY(jw_ok(&w, g->task->name, e));
+    return recorded(g, tokens, out, e);
 }
 
 int gen_record(struct gen *g, int64_t index, int64_t tokens, struct str *out, struct err *e)
@@ -322,7 +347,7 @@ int gen_record(struct gen *g, int64_t index, int64_t tokens, struct str *out, st
         str_clear(&g->text);
         str_add(&g->text, str_c(&g->tmp), g->tmp.len);
     }
-    int64_t cut = rfind(&g->text, g->task->cut), at_tokens = 0;
+    int64_t cut = rfind(&g->text, ruler_cut(g->task->kind)), at_tokens = 0;
     size_t p = cut >= 0 ? (size_t)cut : last_char(str_c(&g->text), g->text.len);
     if (g->task->kind == K_NIAH) {
         const char *a = g->answers.v[0];
@@ -346,7 +371,8 @@ int gen_record(struct gen *g, int64_t index, int64_t tokens, struct str *out, st
         jw_ki64(&w, "token_position_answer", at_tokens);
     jw_end_obj(&w);
     str_putc(out, '\n');
-    return jw_ok(&w, g->task->name, e);
+    TRY(jw_ok(&w, g->task->name, e));
+    return recorded(g, tokens, out, e);
 }
 
 static void gen_free(struct gen *g)
@@ -366,6 +392,9 @@ static void gen_free(struct gen *g)
 int gen_task(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
     int rc = 0;
+    struct splits own = {0};
+    if (!g->splits)
+        g->splits = &own;
     if (!g->harness) {
         py_seed(&g->py, (uint64_t)g->seed);
         np_seed(&g->np, g->np_given ? g->np_start : (uint32_t)g->seed);
@@ -390,5 +419,8 @@ int gen_task(struct gen *g, int64_t samples, struct str *out, struct err *e)
         break;
     }
     gen_free(g);
+    splits_free(&own);
+    if (g->splits == &own)
+        g->splits = NULL;
     return rc;
 }

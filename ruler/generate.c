@@ -5,6 +5,7 @@
 #include "core/fs.h"
 #include "core/hash.h"
 #include "core/jread.h"
+#include "core/pool.h"
 #include "core/prog.h"
 #include "core/prov.h"
 #include "ruler/gen.h"
@@ -23,8 +24,6 @@ static const char *const names_list[] = {"niah_single_1",
                                          "qa_1",
                                          "qa_2",
                                          NULL};
-/* The harness' build order, as places in ruler_tasks: multiquery comes before multivalue. */
-static const size_t harness_order[] = {0, 1, 2, 3, 4, 5, 7, 6, 8, 9, 10, 11, 12};
 enum { HARNESS_SHUFFLE_SEED = 42, HARNESS_NUMPY_SEED = 1234 };
 
 const char *const *ruler_task_names(void)
@@ -35,65 +34,78 @@ const char *const *ruler_task_names(void)
 struct job {
     const struct ruler_gen_opts *o;
     bool compact, harness;
+    struct task_set set;
     bool wanted[RULER_MAX_TASKS];
     char sha[RULER_MAX_TASKS][65]; /* of validation.jsonl, of the tasks that are there */
+    double share[RULER_MAX_TASKS]; /* of the length that is used, mean of the samples; negative = not known */
     struct ruler_res res;
     struct str before, after; /* chat template */
     int64_t samples, seed, pre_samples;
     struct mt19937 py, np, cwe_py; /* harness: streams that go through all tasks */
     const char *out_dir;
+    struct splits *splits; /* one for each thread */
 };
 
 static bool is_qa2(const struct ruler_task *t)
 {
-    return strcmp(t->name, "qa_2") == 0;
+    return t->kind == K_QA && t->dataset == 1;
 }
 
-/* The question file of a task: the one given, or the one in data_dir. NULL = neither. */
-static const char *question_file(const struct ruler_gen_opts *o, bool qa2, char path[1024])
+/* The question file of a data set: the one given, or the one in data_dir. NULL = neither. */
+static const char *question_file(const struct ruler_gen_opts *o, int dataset, char path[1024])
 {
-    const char *given = qa2 ? o->hotpotqa : o->squad;
+    const char *given = dataset ? o->hotpotqa : o->squad;
     if (given)
         return given;
-    path_join(path, o->data_dir, qa2 ? "hotpotqa.json" : "squad.json");
+    path_join(path, o->data_dir, dataset ? "hotpotqa.json" : "squad.json");
     return file_exists(path) ? path : NULL;
 }
 
+/* Places of n tasks in the harness' build order: multiquery comes before multivalue, own tasks last; all of it may be turned round. */
+static void build_order(size_t n, bool reversed, size_t order[RULER_MAX_TASKS])
+{
+    for (size_t i = 0; i < n; i++)
+        order[reversed ? n - 1 - i : i] = i == 6 ? 7 : i == 7 ? 6 : i;
+}
+
 /* A name of ours, or the harness' (ruler_vt, ruler_qa_squad). */
-static const struct ruler_task *find_task(const char *name, size_t n)
+static const struct ruler_task *find_task(const struct job *j, const char *name, size_t n)
 {
     static const char *const alias[][2] = {
         {"ruler_vt", "vt"}, {"ruler_cwe", "cwe"}, {"ruler_fwe", "fwe"}, {"ruler_qa_squad", "qa_1"}, {"ruler_qa_hotpot", "qa_2"}};
     for (size_t i = 0; i < ARRAY_LEN(alias); i++)
         if (strlen(alias[i][0]) == n && memcmp(alias[i][0], name, n) == 0)
-            return ruler_task_find(alias[i][1], strlen(alias[i][1]));
-    return ruler_task_find(name, n);
+            return task_set_find(&j->set, alias[i][1], strlen(alias[i][1]));
+    return task_set_find(&j->set, name, n);
 }
 
-/* Which tasks are asked for. All means: qa where its file is given, or (not in compact) lies in data_dir. */
+/* Which tasks are asked for. All means: those of the task file; without one qa where its file is given, or (not in compact) lies in
+ * data_dir. */
 static int choose(struct job *j, struct err *e)
 {
     const struct ruler_gen_opts *o = j->o;
-    char path[1024];
-    for (size_t i = 0; i < ruler_n_tasks; i++) {
-        const struct ruler_task *t = &ruler_tasks[i];
-        bool have = t->kind != K_QA || (is_qa2(t) ? o->hotpotqa : o->squad) || (!j->compact && question_file(o, is_qa2(t), path));
-        j->wanted[i] = !o->tasks && have;
+    char path[1024], near[96];
+    for (size_t i = 0; i < j->set.n; i++) {
+        const struct ruler_task *t = &j->set.task[i];
+        bool have = t->kind != K_QA || (is_qa2(t) ? o->hotpotqa : o->squad) || (!j->compact && question_file(o, t->dataset, path));
+        j->wanted[i] = !o->tasks && (o->task_file ? j->set.listed[i] : have && !t->custom);
     }
     for (const char *tasks = o->tasks; tasks;) {
         size_t n = strcspn(tasks, ",");
-        const struct ruler_task *t = find_task(tasks, n);
-        if (!t) {
-            char word[64];
-            snprintf(word, sizeof word, "%.*s", (int)MIN(n, 63), tasks);
-            const char *near = nearest_word(word, names_list, ruler_n_tasks);
-            return ERR(e, E_USAGE, "unknown RULER task '%s'%s%s%s", word, near ? "; did you mean '" : "", near ? near : "",
-                       near ? "'" : "");
-        }
-        j->wanted[t - ruler_tasks] = true;
+        const struct ruler_task *t = find_task(j, tasks, n);
+        if (!t)
+            return ERR(e, E_USAGE, "unknown RULER task '%.*s'%s", (int)MIN(n, 63), tasks, task_set_hint(&j->set, tasks, n, near));
+        j->wanted[t - j->set.task] = true;
         tasks = tasks[n] ? tasks + n + 1 : NULL;
     }
     return 0;
+}
+
+/* Lengths of a task (NULL: of the call). */
+static size_t lengths_of(const struct job *j, const struct ruler_task *t, const int64_t **l)
+{
+    *l = t && t->n_lengths ? t->lengths : j->o->lengths;
+    return t && t->n_lengths ? t->n_lengths : j->o->n_lengths;
 }
 
 static int check_opts(const struct ruler_gen_opts *o, struct err *e)
@@ -116,6 +128,8 @@ static int check_opts(const struct ruler_gen_opts *o, struct err *e)
         return ERR(e, E_USAGE, "RULER: seed %" PRId64 "; the range is 0 to 4294967295", o->seed);
     if (o->numpy_seed && (*o->numpy_seed < 0 || *o->numpy_seed > INT64_C(0xffffffff)))
         return ERR(e, E_USAGE, "RULER: numpy seed %" PRId64 "; the range is 0 to 4294967295", *o->numpy_seed);
+    if (o->n_lengths > RULER_MAX_LENGTHS)
+        return ERR(e, E_USAGE, "RULER: %zu lengths; at most %d", o->n_lengths, RULER_MAX_LENGTHS);
     for (size_t i = 0; i < o->n_lengths; i++)
         if (o->lengths[i] < 1 || o->lengths[i] > 1 << 24)
             return ERR(e, E_USAGE, "RULER: length %" PRId64 "; the range is 1 to %d", o->lengths[i], 1 << 24);
@@ -134,16 +148,24 @@ static int check_opts(const struct ruler_gen_opts *o, struct err *e)
 static void put_params(const struct job *j, const struct ruler_task *t, struct jw *w)
 {
     const struct ruler_gen_opts *o = j->o;
+    const int64_t *lengths;
+    size_t n = lengths_of(j, t, &lengths), order[RULER_MAX_TASKS];
     jw_kstr(w, "benchmark", "RULER");
     jw_kstr(w, "flavour", o->flavour);
     if (t)
         jw_kstr(w, "task", t->name);
+    if (t && t->custom) {
+        jw_key(w, "parameters");
+        jw_obj(w);
+        task_put(t, w);
+        jw_end_obj(w);
+    }
     jw_ki64(w, "seed", o->seed);
     jw_ki64(w, "samples_per_length", o->samples);
     jw_key(w, "lengths");
     jw_arr(w);
-    for (size_t i = 0; i < o->n_lengths; i++)
-        jw_i64(w, o->lengths[i]);
+    for (size_t i = 0; i < n; i++)
+        jw_i64(w, lengths[i]);
     jw_end_arr(w);
     jw_kstr(w, "seed_rule", j->harness ? "one stream through all tasks and lengths" : "block i of a file: lengths[i], seed + i");
     if (o->numpy_seed || j->harness)
@@ -152,9 +174,10 @@ static void put_params(const struct job *j, const struct ruler_task *t, struct j
         jw_kstr(w, "build_order", o->reversed ? "reversed" : "forward");
         jw_key(w, "built");
         jw_arr(w);
-        for (size_t i = 0; i < ruler_n_tasks; i++)
-            if (j->wanted[harness_order[i]])
-                jw_str(w, ruler_tasks[harness_order[i]].name);
+        build_order(j->set.n, false, order);
+        for (size_t i = 0; i < j->set.n; i++)
+            if (j->wanted[order[i]])
+                jw_str(w, j->set.task[order[i]].name);
         jw_end_arr(w);
     }
     if (o->n_chunks > 1) {
@@ -174,15 +197,22 @@ static void put_params(const struct job *j, const struct ruler_task *t, struct j
         jw_kstr(w, "squad_sha256", j->res.qa[0].sha);
     if (j->res.qa[1].n_q && (!t || is_qa2(t)))
         jw_kstr(w, "hotpotqa_sha256", j->res.qa[1].sha);
+    if (j->set.sha[0] && j->harness) /* own tasks draw from the stream of the others */
+        jw_kstr(w, "task_file_sha256", j->set.sha);
 }
 
-/* Names for people; they do not decide whether two data sets are the same. */
+/* Names for people, and hashes of what is the same wherever the parameters are; they do not decide whether two data sets are the same. */
 static void put_names(const struct job *j, struct jw *w)
 {
     const struct ruler_gen_opts *o = j->o;
     jw_kstr(w, "tokenizer", o->tokenizer_name ? o->tokenizer_name : "");
     jw_kstr(w, "wonderwords", o->wonderwords ? o->wonderwords : "2.2.0");
+    jw_kstr(w, "wonderwords_adjectives_sha256", j->res.adjs_sha);
+    jw_kstr(w, "wonderwords_verbs_sha256", j->res.verbs_sha);
+    jw_kstr(w, "punkt_sha256", j->res.punkt_sha);
     jw_kstr(w, "essays", o->essays ? o->essays : "bundled");
+    if (j->set.sha[0] && !j->harness)
+        jw_kstr(w, "task_file_sha256", j->set.sha);
     jw_kstr(w, "made_by", build_version);
 }
 
@@ -208,7 +238,20 @@ static void task_file(const struct job *j, const struct ruler_task *t, const cha
     path_join(path, j->out_dir, sub);
 }
 
-static int write_task_provenance(const struct job *j, const struct ruler_task *t, struct err *e)
+/* Samples of one length: how much of it they use. */
+struct filled {
+    int64_t length, samples, sum, least, most;
+};
+
+static double share_of(const struct filled *f, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)f[i].sum / (double)f[i].samples / (double)f[i].length;
+    return sum / (double)n;
+}
+
+static int write_task_provenance(const struct job *j, const struct ruler_task *t, const struct filled *f, size_t n, struct err *e)
 {
     struct str s = STR_INIT;
     struct jw w;
@@ -218,8 +261,21 @@ static int write_task_provenance(const struct job *j, const struct ruler_task *t
     jw_obj(&w);
     put_params(j, t, &w);
     put_names(j, &w);
+    jw_key(&w, "fill");
+    jw_arr(&w);
+    for (size_t i = 0; i < n; i++) {
+        jw_obj(&w);
+        jw_ki64(&w, "length", f[i].length);
+        jw_ki64(&w, "samples", f[i].samples);
+        jw_kf64(&w, "mean_tokens", (double)f[i].sum / (double)f[i].samples);
+        jw_ki64(&w, "least", f[i].least);
+        jw_ki64(&w, "most", f[i].most);
+        jw_kf64(&w, "share", share_of(&f[i], 1));
+        jw_end_obj(&w);
+    }
+    jw_end_arr(&w);
     jw_kstr(&w, "params_sha256", sha);
-    jw_kstr(&w, "validation_sha256", j->sha[t - ruler_tasks]);
+    jw_kstr(&w, "validation_sha256", j->sha[t - j->set.task]);
     jw_end_obj(&w);
     str_putc(&s, '\n');
     task_file(j, t, "provenance.json", path);
@@ -229,26 +285,37 @@ static int write_task_provenance(const struct job *j, const struct ruler_task *t
     return rc;
 }
 
+static bool any_made(const struct job *j)
+{
+    for (size_t i = 0; i < j->set.n; i++)
+        if (j->sha[i][0])
+            return true;
+    return false;
+}
+
 /* out_dir/provenance.json: the data sets that are there and were made with these parameters. */
 static int write_provenance(const struct job *j, struct err *e)
 {
     struct str s = STR_INIT;
     struct jw w;
     char path[1024];
-    bool any = false;
-    for (size_t i = 0; i < ruler_n_tasks; i++)
-        any |= j->sha[i][0];
-    if (!any)
+    if (!any_made(j))
         return 0;
     jw_init(&w, &s, true);
     jw_obj(&w);
     put_params(j, NULL, &w);
     put_names(j, &w);
+    jw_key(&w, "fill"); /* mean share of the length that a task's samples use */
+    jw_obj(&w);
+    for (size_t i = 0; i < j->set.n; i++)
+        if (j->sha[i][0] && j->share[i] >= 0)
+            jw_kf64(&w, j->set.task[i].name, j->share[i]);
+    jw_end_obj(&w);
     jw_key(&w, "validation_sha256");
     jw_obj(&w);
-    for (size_t i = 0; i < ruler_n_tasks; i++)
+    for (size_t i = 0; i < j->set.n; i++)
         if (j->sha[i][0])
-            jw_kstr(&w, ruler_tasks[i].name, j->sha[i]);
+            jw_kstr(&w, j->set.task[i].name, j->sha[i]);
     jw_end_obj(&w);
     jw_end_obj(&w);
     str_putc(&s, '\n');
@@ -258,11 +325,22 @@ static int write_provenance(const struct job *j, struct err *e)
     return rc;
 }
 
+/* The share in a task's provenance.json, -1 when it does not say. */
+static double share_in(const struct jdoc *d)
+{
+    const json_t *fill = json_object_get(d->root, "fill");
+    double sum = 0;
+    size_t n = json_array_size(fill);
+    for (size_t i = 0; i < n; i++)
+        sum += json_number_value(json_object_get(json_array_get(fill, i), "share"));
+    return n ? sum / (double)n : -1;
+}
+
 /* What lies in out_dir already: data sets of the same parameters are kept in the list; others are refused, or with `force` forgotten. */
 static int look_around(struct job *j, struct err *e)
 {
-    for (size_t i = 0; i < ruler_n_tasks; i++) {
-        const struct ruler_task *t = &ruler_tasks[i];
+    for (size_t i = 0; i < j->set.n; i++) {
+        const struct ruler_task *t = &j->set.task[i];
         char path[1024], sha[65];
         const char *was, *validation;
         struct jdoc d = {0};
@@ -273,9 +351,10 @@ static int look_around(struct job *j, struct err *e)
         int rc = jdoc_load(&d, path, 1 << 20, e);
         rc = rc ? rc : jget_str(&d, d.root, "", "params_sha256", &was, e);
         rc = rc ? rc : jget_str(&d, d.root, "", "validation_sha256", &validation, e);
-        if (!rc && strcmp(was, sha) == 0)
+        if (!rc && strcmp(was, sha) == 0) {
             snprintf(j->sha[i], sizeof j->sha[i], "%s", validation);
-        else if (!rc && !j->o->force)
+            j->share[i] = share_in(&d);
+        } else if (!rc && !j->o->force)
             rc = ERR(e, E_USAGE, "'%s': task '%s' was made with other parameters (%s); use another folder, or --force to replace it",
                      j->out_dir, t->name, path);
         jdoc_free(&d);
@@ -292,88 +371,170 @@ static int look_around(struct job *j, struct err *e)
 
 /* ---- making ---- */
 
-static int make_text(struct job *j, const struct ruler_task *t, struct str *out, struct err *e)
+/* Where the records of a task go as they are made. */
+struct sink {
+    struct file_out f;
+    struct sha256 h;
+    struct ruler_timing *timing;
+};
+
+static int take(void *ctx, const char *p, size_t n, struct err *e)
+{
+    struct sink *k = ctx;
+    double start = k->timing ? now_s() : 0;
+    UNUSED(e); /* a full disk shows when the file is closed */
+    out_write(&k->f, p, n);
+    sha256_add(&k->h, p, n);
+    if (k->timing)
+        k->timing->write += now_s() - start;
+    return 0;
+}
+
+static int make_text(struct job *j, const struct ruler_task *t, struct sink *k, struct splits *splits, struct filled *f, struct err *e)
 {
     const struct ruler_gen_opts *o = j->o;
+    const int64_t *lengths;
+    size_t n = lengths_of(j, t, &lengths);
+    struct str out = STR_INIT;
     int rc = 0;
-    for (size_t i = 0; !rc && i < o->n_lengths; i++) {
+    for (size_t i = 0; !rc && i < n; i++) {
         struct gen g = {.task = t,
                         .res = &j->res,
-                        .timing = o->timing,
+                        .splits = splits,
+                        .timing = k->timing,
                         .counter = o->counter,
                         .compact = j->compact,
                         .harness = j->harness,
                         .flat = o->remove_newline_tab,
                         .before = str_c(&j->before),
                         .after = str_c(&j->after),
-                        .max_len = o->lengths[i],
+                        .max_len = lengths[i],
                         .seed = j->harness ? HARNESS_SHUFFLE_SEED : j->seed + (int64_t)i,
                         .np_given = o->numpy_seed != NULL,
                         .np_start = o->numpy_seed ? (uint32_t)*o->numpy_seed : 0,
                         .pre_samples = j->pre_samples,
-                        .py = j->py,
-                        .np = j->np,
-                        .cwe_py = j->cwe_py};
-        rc = interrupted() ? ERR(e, E_INTERRUPTED, "interrupted while making task '%s'", t->name) : gen_task(&g, j->samples, out, e);
-        j->py = g.py;
-        j->np = g.np;
-        j->cwe_py = g.cwe_py;
+                        .sink = take,
+                        .sink_ctx = k};
+        if (j->harness) {
+            g.py = j->py;
+            g.np = j->np;
+            g.cwe_py = j->cwe_py;
+        }
+        rc = interrupted() ? ERR(e, E_INTERRUPTED, "interrupted while making task '%s'", t->name) : gen_task(&g, j->samples, &out, e);
+        if (j->harness) {
+            j->py = g.py;
+            j->np = g.np;
+            j->cwe_py = g.cwe_py;
+        }
+        f[i] = (struct filled){lengths[i], g.records, g.sum_length, g.least_length, g.most_length};
+        if (!rc && !g.records)
+            rc = ERR(e, E_CHECK, "task '%s': no sample came out at length %" PRId64, t->name, lengths[i]);
     }
-    return rc;
-}
-
-/* make_text, with what is neither search nor counting nor splitting booked as drawing. */
-static int make_timed(struct job *j, const struct ruler_task *t, struct str *out, struct err *e)
-{
-    struct ruler_timing *m = j->o->timing;
-    if (!m)
-        return make_text(j, t, out, e);
-    double other = m->search + m->tokenise + j->res.split_s, start = now_s();
-    int rc = make_text(j, t, out, e);
-    m->draw += now_s() - start - (m->search + m->tokenise + j->res.split_s - other);
-    m->samples += j->samples * (int64_t)j->o->n_lengths;
-    return rc;
-}
-
-static int make_task(struct job *j, const struct ruler_task *t, struct err *e)
-{
-    struct str out = STR_INIT;
-    char dir[1024], path[1024], *sha = j->sha[t - ruler_tasks];
-    sha[0] = 0;
-    int rc = make_timed(j, t, &out, e);
-    double start = now_s();
-    rc = rc ? rc : mkdir_p(path_join(dir, j->out_dir, t->name), e);
-    rc = rc ? rc : sha256_buf(str_c(&out), out.len, sha, e);
-    task_file(j, t, "validation.jsonl", path);
-    rc = rc ? rc : file_write(path, str_c(&out), out.len, e);
-    rc = rc ? rc : write_task_provenance(j, t, e);
-    if (j->o->timing)
-        j->o->timing->write += now_s() - start;
-    if (rc)
-        sha[0] = 0;
     str_free(&out);
     return rc;
 }
 
-static int make_all(struct job *j, struct err *e)
+/* A whole task. Its file appears at the end or not at all; the folder of one that failed goes again when nothing else is in it. */
+static int make_task(struct job *j, const struct ruler_task *t, struct splits *splits, struct ruler_timing *m, struct err *e)
+{
+    struct filled f[RULER_MAX_LENGTHS];
+    const int64_t *lengths;
+    struct sink k = {.timing = m};
+    size_t n = lengths_of(j, t, &lengths), at = (size_t)(t - j->set.task);
+    char dir[1024], path[1024], sha[65];
+    double start = now_s(), split = splits->seconds;
+    j->sha[at][0] = 0;
+    task_file(j, t, "validation.jsonl", path);
+    TRY(mkdir_p(path_join(dir, j->out_dir, t->name), e));
+    TRY(sha256_init(&k.h, e));
+    int rc = out_open(&k.f, path, e);
+    if (!rc) {
+        rc = make_text(j, t, &k, splits, f, e);
+        if (m) {
+            m->split += splits->seconds - split;
+            m->draw += now_s() - start - m->search - m->tokenise - m->split - m->write;
+            m->samples += j->samples * (int64_t)n;
+            start = now_s();
+        }
+        if (rc)
+            out_abort(&k.f);
+        else
+            rc = out_commit(&k.f, e);
+    }
+    sha256_end(&k.h, sha);
+    if (!rc) {
+        memcpy(j->sha[at], sha, sizeof sha);
+        j->share[at] = share_of(f, n);
+        rc = write_task_provenance(j, t, f, n, e);
+    }
+    if (m)
+        m->write += now_s() - start;
+    if (rc) {
+        j->sha[at][0] = 0;
+        remove(dir);
+    }
+    return rc;
+}
+
+/* Tasks that can be made side by side. */
+struct batch {
+    struct job *j;
+    struct item {
+        size_t task;
+        int rc;
+        struct err err;
+        struct ruler_timing timing;
+    } item[RULER_MAX_TASKS];
+    size_t n;
+};
+
+static void make_item(void *ctx, int64_t i, int worker)
+{
+    struct batch *b = ctx;
+    struct item *x = &b->item[i];
+    x->rc = make_task(b->j, &b->j->set.task[x->task], &b->j->splits[worker], b->j->o->timing ? &x->timing : NULL, &x->err);
+}
+
+/* Rough order of what a task costs, so that the longest begin first. */
+static int cost(const struct ruler_task *t)
+{
+    return t->kind == K_QA ? 3 : t->kind == K_NIAH && t->stack == S_ESSAY ? 2 : t->kind == K_NIAH && t->stack == S_NEEDLE ? 1 : 0;
+}
+
+static void add_timing(struct ruler_timing *t, const struct ruler_timing *more)
+{
+    t->search += more->search;
+    t->draw += more->draw;
+    t->split += more->split;
+    t->tokenise += more->tokenise;
+    t->write += more->write;
+    t->samples += more->samples;
+    t->tokens += more->tokens;
+}
+
+/* A task that cannot fit does not keep the others from being made; all of them are in the message. */
+static int results(struct job *j, const struct batch *b, struct err *e)
 {
     struct err failed = ERR_INIT;
-    for (size_t i = 0; i < ruler_n_tasks; i++) {
-        size_t k = !j->harness ? i : harness_order[j->o->reversed ? ruler_n_tasks - 1 - i : i];
-        if (!j->wanted[k])
-            continue;
-        struct err one = ERR_INIT;
-        if (make_task(j, &ruler_tasks[k], &one) == 0)
-            continue;
-        if (one.code != E_CHECK || j->harness) {
-            *e = one;
-            return -1;
+    for (size_t k = 0; k < j->set.n; k++) {
+        for (size_t i = 0; i < b->n; i++) {
+            const struct item *x = &b->item[i];
+            if (x->task != k)
+                continue;
+            if (j->o->timing)
+                add_timing(j->o->timing, &x->timing);
+            if (!x->rc)
+                continue;
+            if (x->err.code != E_CHECK || j->harness) {
+                *e = x->err;
+                return -1;
+            }
+            size_t n = failed.code ? strlen(failed.msg) : 0;
+            if (!n)
+                failed = x->err;
+            else
+                snprintf(failed.msg + n, sizeof failed.msg - n, "\n%s", x->err.msg);
         }
-        size_t n = failed.code ? strlen(failed.msg) : 0;
-        if (!n)
-            failed = one;
-        else
-            snprintf(failed.msg + n, sizeof failed.msg - n, "\n%s", one.msg);
     }
     TRY(write_provenance(j, e));
     if (failed.code) {
@@ -381,6 +542,41 @@ static int make_all(struct job *j, struct err *e)
         return -1;
     }
     return 0;
+}
+
+static int make_all(struct job *j, struct err *e)
+{
+    size_t order[RULER_MAX_TASKS];
+    struct batch *b = calloc(1, sizeof *b);
+    int threads = j->o->pool && !j->harness ? pool_threads(j->o->pool) : 1;
+    j->splits = calloc((size_t)threads, sizeof *j->splits);
+    if (!b || !j->splits) {
+        free(b);
+        return err_nomem(e, sizeof *b, "data sets");
+    }
+    b->j = j;
+    build_order(j->set.n, j->o->reversed, order);
+    for (int c = 3; c >= 0; c--) /* the harness' order is part of its data */
+        for (size_t i = 0; i < j->set.n; i++)
+            if (j->wanted[order[i]] && (j->harness ? c == 0 : cost(&j->set.task[order[i]]) == c))
+                b->item[b->n++].task = order[i];
+    if (threads > 1)
+        pool_run(j->o->pool, (int64_t)b->n, make_item, b);
+    else
+        for (size_t i = 0; i < b->n; i++) {
+            make_item(b, (int64_t)i, 0);
+            if (b->item[i].rc && (b->item[i].err.code != E_CHECK || j->harness))
+                break;
+        }
+    int rc = results(j, b, e);
+    for (int i = 0; i < threads; i++) {
+        if (j->o->timing)
+            j->o->timing->splits += j->splits[i].made;
+        splits_free(&j->splits[i]);
+    }
+    free(j->splits);
+    free(b);
+    return rc;
 }
 
 static int load_all(struct job *j, struct err *e)
@@ -392,10 +588,13 @@ static int load_all(struct job *j, struct err *e)
     if (o->words)
         TRY(ruler_english_load(&j->res, o->words, e));
     for (int k = 0; k < 2; k++) {
-        const struct ruler_task *t = ruler_task_find(k ? "qa_2" : "qa_1", 4);
-        const char *file = question_file(o, k, path);
-        if (!j->wanted[t - ruler_tasks])
+        const struct ruler_task *t = NULL;
+        for (size_t i = 0; i < j->set.n && !t; i++)
+            if (j->wanted[i] && j->set.task[i].kind == K_QA && j->set.task[i].dataset == k)
+                t = &j->set.task[i];
+        if (!t)
             continue;
+        const char *file = question_file(o, k, path);
         if (!file)
             return ERR(e, E_INPUT, "task '%s' needs '%s' (%s), which is not bundled; put it there or name it with --%s", t->name, path,
                        k ? "hotpot_dev_distractor_v1.json" : "SQuAD's dev-v2.0.json", k ? "hotpotqa" : "squad");
@@ -443,19 +642,27 @@ int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e
     j->out_dir = out_dir;
     j->compact = strcmp(o->flavour, "compact") == 0;
     j->harness = strcmp(o->flavour, "lm-eval") == 0;
+    for (size_t i = 0; i < RULER_MAX_TASKS; i++)
+        j->share[i] = -1;
     set_streams(j);
     double start = now_s();
-    int rc = choose(j, e);
+    int rc = o->task_file ? task_set_load(&j->set, o->task_file, o->flavour, e) : task_set_of(&j->set, out_dir, e);
+    rc = rc ? rc : choose(j, e);
     rc = rc ? rc : load_all(j, e);
     if (o->timing)
         o->timing->load += now_s() - start;
     rc = rc ? rc : set_cwe_stream(j, e);
     rc = rc ? rc : look_around(j, e);
+    char kept[1024];
+    bool fresh = o->task_file && !file_exists(path_join(kept, out_dir, TASK_SET_FILE));
+    if (!rc && o->task_file)
+        rc = mkdir_p(out_dir, e) || task_set_keep(&j->set, out_dir, o->force, e);
     rc = rc ? rc : make_all(j, e);
-    if (o->timing) {
-        o->timing->split += j->res.split_s;
-        o->timing->splits += j->res.splits;
+    if (rc && fresh && !any_made(j)) { /* nothing was made: no trace of it */
+        remove(kept);
+        remove(out_dir);
     }
+    task_set_free(&j->set);
     ruler_res_free(&j->res);
     str_free(&j->before);
     str_free(&j->after);

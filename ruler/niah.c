@@ -12,7 +12,7 @@ static const char niah_prefix[] = " The special magic {type_needle_v} for {query
 static const char *const type_name[] = {"numbers", "words", "uuids"};
 static const int depths[40] = {0,  3,  5,  8,  10, 13, 15, 18, 21, 23, 26, 28, 31, 33, 36, 38, 41, 44, 46, 49,
                                51, 54, 56, 59, 62, 64, 67, 69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100};
-enum { MAX_NEEDLES = 16 };
+enum { MAX_NEEDLES = MAX_REFS };
 
 static void draw(struct gen *g, enum niah_type t, struct str *out)
 {
@@ -74,13 +74,14 @@ static int cmp_i64(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int in_essay(struct gen *g, int64_t n, struct str *ctx, struct err *e)
+int gen_essay(struct gen *g, int64_t n, const struct list *insert, struct str *ctx, struct err *e)
 {
     const struct split_cache *c;
-    size_t m = g->needles.n, from = 0;
-    int64_t pos[MAX_NEEDLES];
-    /* the harness takes a slice, which ends with the text; the reference starts the text again */
-    TRY(ruler_essay(g->res, g->harness ? MIN(n, (int64_t)g->res->n_words) : n, &c, e));
+    size_t m = insert->n, from = 0;
+    int64_t pos[ARRAY_LEN(depths)];
+    if (m > ARRAY_LEN(depths))
+        return GEN_RETRY;
+    TRY(ruler_essay(g->res, g->splits, n, &c, e));
     if (py_sample(&g->py, ARRAY_LEN(depths), (int64_t)m, pos))
         return err_nomem(e, 1024, "drawing depths");
     for (size_t i = 0; i < m; i++)
@@ -98,7 +99,7 @@ static int in_essay(struct gen *g, int64_t n, struct str *ctx, struct err *e)
         }
         if (i < m) {
             str_putc(ctx, ' ');
-            str_puts(ctx, g->needles.v[i]);
+            str_puts(ctx, insert->v[i]);
         }
         from = to;
     }
@@ -168,7 +169,9 @@ static int niah_text(struct gen *g, int64_t n, struct err *e)
     int64_t pick[MAX_NEEDLES];
     int rc = draw_needles(g, e);
     if (!rc)
-        rc = t->stack == S_ESSAY ? in_essay(g, n, &ctx, e) : in_lines(g, n, &ctx, e);
+        /* the harness takes a slice of the text, which ends with it; the reference starts the text again */
+        rc = t->stack != S_ESSAY ? in_lines(g, n, &ctx, e)
+                                 : gen_essay(g, g->harness ? MIN(n, (int64_t)g->res->n_words) : n, &g->needles, &ctx, e);
     if (!rc && py_sample(&g->py, t->k, t->q, pick))
         rc = err_nomem(e, 1024, "drawing queries");
     list_clear(&g->answers);
@@ -208,7 +211,8 @@ static int niah_text(struct gen *g, int64_t n, struct err *e)
 int niah_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
     int64_t inc = g->task->stack == S_ESSAY ? 500 : g->max_len < 4096 ? 5 : 25, size, tokens;
-    struct size_rule r = {.inc = inc, .lower = 1, .probe = inc, .max = g->max_len, .extra = g->task->gen_tokens};
+    int64_t least = g->task->stack == S_ESSAY ? 1 : g->task->k * g->task->v;
+    struct size_rule r = {.inc = inc, .lower = least, .probe = inc, .max = g->max_len, .extra = g->task->gen_tokens};
     if (g->harness && g->task->stack == S_ESSAY) {
         r.words = true;
         r.limit = (int64_t)g->res->n_words;

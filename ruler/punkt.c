@@ -52,6 +52,24 @@ static int split_ortho(struct punkt *p, const char *path, struct err *e)
     return 0;
 }
 
+/* The English parameters have been the same since 2006; fewer records are a file that was cut off, and other sentences. */
+static int check_counts(const struct punkt *p, const char *dir, struct err *e)
+{
+    const struct {
+        const char *file;
+        size_t have, want;
+    } f[] = {{"abbrev_types.txt", p->abbrev.n, 156},
+             {"sent_starters.txt", p->starters.n, 39},
+             {"collocations.tab", p->colloc.n, 37},
+             {"ortho_context.tab", p->ortho.n, 20366}};
+    for (size_t i = 0; i < ARRAY_LEN(f); i++)
+        if (f[i].have != f[i].want)
+            return ERR(e, E_INPUT,
+                       "sentence parameters '%s/%s': %zu records, the English ones have %zu; the file is not whole, or of another language",
+                       dir, f[i].file, f[i].have, f[i].want);
+    return 0;
+}
+
 int punkt_load(struct punkt **out, const char *dir, struct err *e)
 {
     struct punkt *p = calloc(1, sizeof *p);
@@ -70,6 +88,8 @@ int punkt_load(struct punkt **out, const char *dir, struct err *e)
     list_sort_unique(&p->abbrev);
     list_sort_unique(&p->starters);
     list_sort_unique(&p->colloc);
+    if (!rc)
+        rc = check_counts(p, dir, e);
     if (rc)
         punkt_free(p);
     else

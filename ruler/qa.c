@@ -13,7 +13,7 @@ static const char qa_prefix[] = " Answer:";
 
 static struct ruler_qa *source(struct gen *g)
 {
-    return &g->res->qa[strcmp(g->task->name, "qa_2") == 0];
+    return &g->res->qa[g->task->dataset];
 }
 
 /* Places of documents that question q does not name, ascending; *n of them. */

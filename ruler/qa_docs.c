@@ -204,7 +204,8 @@ int ruler_qa_load(struct ruler_res *r, int which, const char *path, struct err *
     struct load l = {.qa = &r->qa[which]};
     ruler_qa_free(l.qa);
     arena_init(&l.qa->mem, 0);
-    int rc = sha256_file(path, l.qa->sha, e);
+    int rc = ruler_not_html(path, e);
+    rc = rc ? rc : sha256_file(path, l.qa->sha, e);
     rc = rc ? rc : jdoc_load(&l.d, path, MAX_FILE, e);
     rc = rc ? rc : both_passes(&l, which, e);
     jdoc_free(&l.d);

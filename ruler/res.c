@@ -92,7 +92,9 @@ static int load_words(struct ruler_res *r, const char *data_dir, const char *ver
     if (!dir_exists(dir))
         return ERR(e, E_INPUT, "word lists of wonderwords '%s': no folder '%s'; there are 2.2.0 and 3.0.0", version, dir);
     int rc = list_load(&r->adjs, path_join(path, dir, "adjectivelist.txt"), true, e);
+    rc = rc ? rc : sha256_file(path, r->adjs_sha, e);
     rc = rc ? rc : list_load(&verbs, path_join(path, dir, "verblist.txt"), true, e);
+    rc = rc ? rc : sha256_file(path, r->verbs_sha, e);
     rc = rc ? rc : list_load(&r->nouns, path_join(path, dir, "nounlist.txt"), true, e);
     rc = rc ? rc : sha256_file(path, r->nouns_sha, e);
     const struct list *all[3] = {&r->nouns, &r->adjs, &verbs};
@@ -113,7 +115,8 @@ int ruler_english_load(struct ruler_res *r, const char *path, struct err *e)
     struct jdoc d = {0};
     const char *key;
     json_t *v;
-    int rc = sha256_file(path, r->words_sha, e);
+    int rc = ruler_not_html(path, e);
+    rc = rc ? rc : sha256_file(path, r->words_sha, e);
     rc = rc ? rc : jdoc_load(&d, path, 64u << 20, e);
     if (!rc && !json_is_object(d.root))
         rc = ERR(e, E_INPUT, "'%s': expected a JSON object whose values are words", path);
@@ -137,7 +140,8 @@ static int load_essay(struct ruler_res *r, const char *path, struct err *e)
     int rc = sha256_file(path, r->essay_sha, e);
     if (!rc && n > 5 && strcmp(path + n - 5, ".json") == 0) {
         const char *z;
-        rc = jdoc_load(&d, path, 64u << 20, e);
+        rc = ruler_not_html(path, e);
+        rc = rc ? rc : jdoc_load(&d, path, 64u << 20, e);
         rc = rc ? rc : jget_str(&d, d.root, "", "text", &z, e);
         if (!rc)
             squeeze(&r->essay, z, strlen(z));
@@ -172,12 +176,59 @@ static int load_essay(struct ruler_res *r, const char *path, struct err *e)
     return 0;
 }
 
+/* The parameters, and one hash for their four files. */
+static int load_punkt(struct ruler_res *r, const char *data_dir, struct err *e)
+{
+    static const char *const file[] = {"abbrev_types.txt", "collocations.tab", "sent_starters.txt", "ortho_context.tab"};
+    char dir[1024], path[1024], sha[65];
+    struct str all = STR_INIT;
+    TRY(punkt_load(&r->punkt, path_join(dir, data_dir, "punkt_english"), e));
+    int rc = 0;
+    for (size_t i = 0; !rc && i < ARRAY_LEN(file); i++) {
+        rc = sha256_file(path_join(path, dir, file[i]), sha, e);
+        str_printf(&all, "%s  %s\n", sha, file[i]); /* as sha256sum prints it */
+    }
+    rc = rc ? rc : sha256_buf(str_c(&all), all.len, r->punkt_sha, e);
+    str_free(&all);
+    return rc;
+}
+
+/* Needles go between sentences: a text without any is no haystack. */
+static int find_sentences(const struct ruler_res *r, const char *path, struct err *e)
+{
+    size_t n = 0;
+    for (size_t words = MIN(r->n_words, (size_t)2000); n < 2; words = r->n_words) {
+        struct span *s = NULL;
+        TRY(punkt_split(r->punkt, r->essay.p, r->word_end[words - 1], &s, &n, e));
+        free(s);
+        if (words == r->n_words)
+            break;
+    }
+    return n < 2 ? ERR(e, E_INPUT, "'%s': %zu words without the end of a sentence; needles are put between sentences", path, r->n_words)
+                 : 0;
+}
+
+int ruler_not_html(const char *path, struct err *e)
+{
+    struct file_map m;
+    TRY(map_open(&m, path, e));
+    size_t i = m.len >= 3 && memcmp(m.p, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    while (i < m.len && (m.p[i] == ' ' || (m.p[i] >= 9 && m.p[i] <= 13)))
+        i++;
+    bool html = i < m.len && m.p[i] == '<', empty = i == m.len;
+    map_close(&m);
+    if (empty)
+        return ERR(e, E_INPUT, "'%s': the file is empty", path);
+    return html ? ERR(e, E_INPUT, "'%s': an HTML page, not JSON; the download seems to have failed", path) : 0;
+}
+
 int ruler_res_load(struct ruler_res *r, const char *data_dir, const char *essays, const char *wonderwords, struct err *e)
 {
     char path[1024];
     TRY(load_words(r, data_dir, wonderwords ? wonderwords : "2.2.0", e));
     TRY(load_essay(r, essays ? essays : path_join(path, data_dir, "essay.txt.zst"), e));
-    return punkt_load(&r->punkt, path_join(path, data_dir, "punkt_english"), e);
+    TRY(load_punkt(r, data_dir, e));
+    return find_sentences(r, essays ? essays : path_join(path, data_dir, "essay.txt.zst"), e);
 }
 
 void ruler_res_free(struct ruler_res *r)
@@ -194,22 +245,27 @@ void ruler_res_free(struct ruler_res *r)
     list_free(&r->english);
     for (size_t i = 0; i < ARRAY_LEN(r->qa); i++)
         ruler_qa_free(&r->qa[i]);
-    for (size_t i = 0; i < ARRAY_LEN(r->split); i++) {
-        str_free(&r->split[i].text);
-        free(r->split[i].s);
-    }
     *r = (struct ruler_res){0};
 }
 
-int ruler_essay(struct ruler_res *r, int64_t n, const struct split_cache **out, struct err *e)
+void splits_free(struct splits *s)
 {
-    for (size_t i = 0; i < ARRAY_LEN(r->split); i++) {
-        if (r->split[i].n == n) {
-            *out = &r->split[i];
+    for (size_t i = 0; i < ARRAY_LEN(s->v); i++) {
+        str_free(&s->v[i].text);
+        free(s->v[i].s);
+    }
+    *s = (struct splits){0};
+}
+
+int ruler_essay(const struct ruler_res *r, struct splits *s, int64_t n, const struct split_cache **out, struct err *e)
+{
+    for (size_t i = 0; i < ARRAY_LEN(s->v); i++) {
+        if (s->v[i].n == n) {
+            *out = &s->v[i];
             return 0;
         }
     }
-    struct split_cache *c = &r->split[r->split_next++ % (int)ARRAY_LEN(r->split)];
+    struct split_cache *c = &s->v[s->next++ % (int)ARRAY_LEN(s->v)];
     c->n = 0;
     free(c->s);
     c->s = NULL;
@@ -234,8 +290,8 @@ int ruler_essay(struct ruler_res *r, int64_t n, const struct split_cache **out, 
     TRY(str_ok(&c->text, "haystack", e));
     double t = now_s();
     TRY(punkt_split(r->punkt, c->text.p, c->text.len, &c->s, &c->n_s, e));
-    r->split_s += now_s() - t;
-    r->splits++;
+    s->seconds += now_s() - t;
+    s->made++;
     c->n = n;
     *out = c;
     return 0;

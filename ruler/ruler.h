@@ -16,7 +16,10 @@
 #include "core/err.h"
 #include "core/str.h"
 
-#define RULER_MAX_TASKS 16
+struct pool;
+
+#define RULER_MAX_TASKS 64 /* 13, and users' own */
+#define RULER_MAX_LENGTHS 64
 
 /* Number of tokens of a text without special tokens; negative = failed. */
 struct ruler_counter {
@@ -38,7 +41,7 @@ struct ruler_gen_opts {
     const char *tokenizer_name, *tokenizer_sha256; /* for provenance.json; NULL allowed */
     const int64_t *lengths;                        /* tokens: prompt + answer prefix + generation budget */
     size_t n_lengths;
-    const char *tasks; /* comma list, NULL = all of the flavour */
+    const char *tasks; /* comma list, NULL = all of the flavour, or those of task_file */
     int64_t samples, seed;
     const char *flavour;     /* "compact", "nvidia" or "lm-eval" */
     const char *data_dir;    /* the bundled ruler/data */
@@ -54,13 +57,16 @@ struct ruler_gen_opts {
     bool reversed;                /* lm-eval: build order of v0.4.9 to v0.4.11 */
     struct ruler_timing *timing;  /* NULL = not wanted; zeroed by the caller */
     bool force;                   /* replace data sets made with other parameters */
+    const char *task_file;        /* users' own tasks (README.md); NULL = none. A copy goes to out_dir/tasks.yaml */
+    struct pool *pool;            /* NULL = one thread; changes no byte. Not used in lm-eval, whose tasks share one stream */
 };
 /*
- * Writes out_dir/TASK/validation.jsonl and out_dir/TASK/provenance.json for every task, then out_dir/provenance.json, which lists all data
- * sets there; each file appears whole or not at all. nvidia, compact: with several lengths a file holds `samples` lines for lengths[0] made
- * with seed, then `samples` for lengths[1] made with seed+1, and so on; each block is what a run of that length and seed alone would write.
- * lm-eval: the lengths follow one another in the shared stream. A task that cannot fit does not keep the others from being made (lm-eval:
- * it ends the call); the error names all of them. A folder that holds data sets made with other parameters is E_USAGE without `force`.
+ * Writes out_dir/TASK/validation.jsonl and out_dir/TASK/provenance.json (with the share of the length that the samples use) for every task,
+ * then out_dir/provenance.json, which lists all data sets there; each file appears whole or not at all. nvidia, compact: with several
+ * lengths a file holds `samples` lines for lengths[0] made with seed, then `samples` for lengths[1] made with seed+1, and so on; each block
+ * is what a run of that length and seed alone would write. lm-eval: the lengths follow one another in the shared stream. A task that cannot
+ * fit does not keep the others from being made (lm-eval: it ends the call); the error names all of them. A folder that holds data sets made
+ * with other parameters is E_USAGE without `force`.
  */
 int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e);
 
@@ -93,6 +99,12 @@ struct ruler_run_opts {
      * the runner. */
     int (*generate)(void *ctx, int32_t n, const int32_t *const *prompt, const int32_t *len, const int32_t *max_new, int32_t **out,
                     int32_t *out_len, struct err *e);
+    /*
+     * Both at once, in place of the two below and above, so that a prompt is computed once: full[i] begins with the prompt, len[i] of its
+     * full_len[i] ids; sum_logprob as below. NULL: the two are called one after the other.
+     */
+    int (*generate_scored)(void *ctx, int32_t n, const int32_t *const *full, const int32_t *full_len, const int32_t *len,
+                           const int32_t *max_new, int32_t **out, int32_t *out_len, double *sum_logprob, struct err *e);
     /* sum over positions j >= answer_from[i] of log p(ids[i][j] | ids[i][..j]). NULL: no answer NLL. */
     int (*answer_logprob)(void *ctx, int32_t n, const int32_t *const *ids, const int32_t *len, const int32_t *answer_from,
                           double *sum_logprob, struct err *e);
@@ -126,6 +138,12 @@ int ruler_score(const char *dir, struct ruler_scores *out, struct err *e);
 /* The same with another flavour's metric (NULL = the folder's own): nvidia and compact take any answer for qa, lm-eval the share of
  * answers. */
 int ruler_score_as(const char *dir, const char *flavour, struct ruler_scores *out, struct err *e);
+/*
+ * The same for predictions in the references' own layouts, too: NVIDIA's pred folders (TASK.jsonl), lm-evaluation-harness'
+ * samples_TASK_*.jsonl; their flavour is taken where none is given, there is no NLL. length: chooses among the lengths of harness samples,
+ * 0 = they have one.
+ */
+int ruler_score_at(const char *dir, const char *flavour, int64_t length, struct ruler_scores *out, struct err *e);
 void ruler_scores_free(struct ruler_scores *s);
 
 struct ruler_diff {

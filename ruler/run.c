@@ -5,6 +5,7 @@
 #include "core/fs.h"
 #include "core/hash.h"
 #include "core/jwrite.h"
+#include "core/prog.h"
 #include "core/prov.h"
 #include "ruler/sample.h"
 
@@ -28,6 +29,8 @@ struct run {
     int32_t n;
     int32_t n_bos; /* ids that encode puts before any text: they do not belong between prompt and answer */
     int64_t n_seen;
+    struct prog prog; /* samples, those kept from before included */
+    int64_t done;
 };
 
 static void item_free(struct item *it)
@@ -102,7 +105,7 @@ static int record(struct run *r, struct item *it, struct str *lines, struct err 
         jw_kf64(&w, "score",
                 ruler_match(str_c(&pred), pred.len, (const char *const *)it->refs.v, it->refs.n, ruler_part(r->t, r->flavour), &null));
         jw_key(&w, "answer_nll");
-        if (r->o->answer_logprob)
+        if (r->o->answer_logprob || r->o->generate_scored)
             jw_f64(&w, -it->logprob);
         else
             jw_null(&w);
@@ -156,12 +159,14 @@ static int call_model(struct run *r, struct arrays *a, struct err *e)
         a->len_full[i] = it->len_full;
         a->max_new[i] = it->max_new;
     }
-    int rc = r->o->generate(r->o->ctx, r->n, a->ids, a->len, a->max_new, a->out, a->out_len, e);
+    int rc = r->o->generate_scored
+                 ? r->o->generate_scored(r->o->ctx, r->n, a->full, a->len_full, a->len, a->max_new, a->out, a->out_len, a->lp, e)
+                 : r->o->generate(r->o->ctx, r->n, a->ids, a->len, a->max_new, a->out, a->out_len, e);
     for (size_t i = 0; i < n; i++) {
         r->item[i].out = a->out[i];
         r->item[i].out_len = a->out_len[i];
     }
-    if (!rc && r->o->answer_logprob)
+    if (!rc && r->o->answer_logprob && !r->o->generate_scored)
         rc = r->o->answer_logprob(r->o->ctx, r->n, a->full, a->len_full, a->len, a->lp, e);
     for (size_t i = 0; i < n; i++)
         r->item[i].logprob = a->lp[i];
@@ -180,6 +185,8 @@ static int flush_batch(struct run *r, struct err *e)
     rc = rc ? rc : file_append(r->path, str_c(&lines), lines.len, true, e);
     if (rc)
         err_wrap(e, "RULER task '%s', lines %" PRId64 " to %" PRId64, r->t->name, r->item[0].line + 1, r->item[r->n - 1].line + 1);
+    r->done += rc ? 0 : r->n;
+    prog_update(&r->prog, r->done, r->t->name);
     for (int32_t i = 0; i < r->n; i++)
         item_free(&r->item[i]);
     r->n = 0;
@@ -273,28 +280,59 @@ static int run_task(struct run *r, struct err *e)
     return flush_batch(r, e);
 }
 
+/* Lines of a task's file. */
+static int count_lines(const char *dir, const struct ruler_task *t, int64_t *n, struct err *e)
+{
+    char path[1024], sub[64];
+    struct file_map m;
+    snprintf(sub, sizeof sub, "%s/validation.jsonl", t->name);
+    TRY(map_open(&m, path_join(path, dir, sub), e));
+    for (size_t i = 0; i < m.len; i++)
+        *n += m.p[i] == '\n';
+    map_close(&m);
+    return 0;
+}
+
+static int run_tasks(struct run *r, const struct ruler_task *const *t, size_t n, struct err *e)
+{
+    const struct ruler_run_opts *o = r->o;
+    int64_t total = 0;
+    int32_t *bos = NULL;
+    r->item = calloc((size_t)o->batch, sizeof *r->item);
+    if (!r->item)
+        return err_nomem(e, (size_t)o->batch * sizeof *r->item, "a batch");
+    int rc = o->encode(o->ctx, "", 0, &bos, &r->n_bos, e);
+    free(bos);
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = count_lines(o->data_dir, t[i], &total, e);
+    TRY(rc);
+    prog_start(&r->prog, "RULER", "samples", total);
+    for (size_t i = 0; !rc && i < n; i++) {
+        r->t = t[i];
+        rc = run_task(r, e);
+    }
+    prog_end(&r->prog);
+    return rc;
+}
+
 int ruler_run(const struct ruler_run_opts *o, struct err *e)
 {
     const struct ruler_task *t[RULER_MAX_TASKS];
+    struct task_set set;
     size_t n;
     struct run r = {.o = o};
     if (o->batch < 1)
         return ERR(e, E_USAGE, "RULER: batch %d; must be at least 1", (int)o->batch);
-    TRY(tasks_present(o->data_dir, "validation.jsonl", o->tasks, t, &n, e));
-    TRY(mkdir_p(o->out_dir, e));
-    TRY(mark_folder(o, r.flavour, e));
-    r.item = calloc((size_t)o->batch, sizeof *r.item);
-    int rc = r.item ? 0 : err_nomem(e, (size_t)o->batch * sizeof *r.item, "a batch");
-    int32_t *bos = NULL;
-    rc = rc ? rc : o->encode(o->ctx, "", 0, &bos, &r.n_bos, e);
-    free(bos);
-    for (size_t i = 0; !rc && i < n; i++) {
-        r.t = t[i];
-        rc = run_task(&r, e);
-    }
-    for (int32_t i = 0; i < r.n; i++)
+    TRY(task_set_of(&set, o->data_dir, e));
+    int rc = tasks_present(&set, o->data_dir, "validation.jsonl", o->tasks, t, &n, e);
+    rc = rc ? rc : mkdir_p(o->out_dir, e);
+    rc = rc ? rc : mark_folder(o, r.flavour, e);
+    rc = rc ? rc : task_set_keep(&set, o->out_dir, false, e);
+    rc = rc ? rc : run_tasks(&r, t, n, e);
+    for (int32_t i = 0; r.item && i < r.n; i++)
         item_free(&r.item[i]);
     free(r.item);
     free(r.have);
+    task_set_free(&set);
     return rc;
 }

@@ -5,6 +5,31 @@
 
 #include "core/fs.h"
 
+/* A line of JSON. Predictions of other programs may hold zero bytes, which the reader refuses: the scorer takes control characters as
+ * newlines. */
+static int parse_line(struct jdoc *d, const char *name, const char *p, size_t n, struct err *e)
+{
+    static const char zero[] = "\\u0000";
+    if (find_bytes(p, n, zero, 6) < 0)
+        return jdoc_parse(d, name, p, n, e);
+    struct str s = STR_INIT;
+    for (size_t i = 0; i < n;) {
+        if (p[i] != '\\') {
+            str_putc(&s, p[i++]);
+        } else if (n - i >= 6 && memcmp(p + i, zero, 6) == 0) {
+            str_puts(&s, "\\n");
+            i += 6;
+        } else { /* an escape is two characters, whatever the second one is */
+            str_add(&s, p + i, MIN(n - i, 2));
+            i += 2;
+        }
+    }
+    int rc = str_ok(&s, name, e);
+    rc = rc ? rc : jdoc_parse(d, name, str_c(&s), s.len, e);
+    str_free(&s);
+    return rc;
+}
+
 int jsonl_each(const char *path, bool allow_torn, size_t *good, line_fn fn, void *ctx, struct err *e)
 {
     struct file_map m;
@@ -17,7 +42,7 @@ int jsonl_each(const char *path, bool allow_torn, size_t *good, line_fn fn, void
         size_t end = nl ? (size_t)(nl - m.p) : m.len;
         struct jdoc d = {0};
         struct err pe = ERR_INIT;
-        int bad = nl || !allow_torn ? jdoc_parse(&d, path_base(path), (const char *)m.p + i, end - i, &pe) : -1;
+        int bad = nl || !allow_torn ? parse_line(&d, path_base(path), (const char *)m.p + i, end - i, &pe) : -1;
         if (bad) {
             if (!(allow_torn && (!nl || end + 1 == m.len))) {
                 rc = ERR(e, pe.code ? pe.code : E_INPUT, "'%s': line %" PRId64 ": %s", path, line + 1, pe.msg);
@@ -35,35 +60,45 @@ int jsonl_each(const char *path, bool allow_torn, size_t *good, line_fn fn, void
     return rc ? -1 : 0;
 }
 
-int tasks_present(const char *dir, const char *file, const char *tasks, const struct ruler_task *out[RULER_MAX_TASKS], size_t *n,
-                  struct err *e)
+int tasks_present(const struct task_set *s, const char *dir, const char *file, const char *tasks,
+                  const struct ruler_task *out[RULER_MAX_TASKS], size_t *n, struct err *e)
 {
-    char path[1024], sub[64];
+    char path[1024], sub[64], near[96];
+    bool named[RULER_MAX_TASKS] = {false};
     *n = 0;
     for (const char *t = tasks; t;) {
         size_t len = strcspn(t, ",");
-        if (!ruler_task_find(t, len))
-            return ERR(e, E_USAGE, "unknown RULER task '%.*s'", (int)MIN(len, 60), t);
+        const struct ruler_task *k = task_set_find(s, t, len);
+        if (!k)
+            return ERR(e, E_USAGE, "unknown RULER task '%.*s'%s", (int)MIN(len, 60), t, task_set_hint(s, t, len, near));
+        named[k - s->task] = true;
         t = t[len] ? t + len + 1 : NULL;
     }
-    for (size_t i = 0; i < ruler_n_tasks; i++) {
-        const char *name = ruler_tasks[i].name;
-        bool named = false;
-        for (const char *t = tasks; t;) {
-            size_t len = strcspn(t, ",");
-            named |= ruler_task_find(t, len) == &ruler_tasks[i];
-            t = t[len] ? t + len + 1 : NULL;
-        }
-        if (tasks && !named)
+    for (size_t i = 0; i < s->n; i++) {
+        const char *name = s->task[i].name;
+        if (tasks && !named[i])
             continue;
         snprintf(sub, sizeof sub, "%s/%s", name, file);
         if (file_exists(path_join(path, dir, sub)))
-            out[(*n)++] = &ruler_tasks[i];
-        else if (named)
+            out[(*n)++] = &s->task[i];
+        else if (named[i])
             return ERR(e, E_INPUT, "RULER task '%s': no file '%s'", name, path);
     }
     if (!*n)
         return ERR(e, E_INPUT, "'%s': holds no RULER task (no TASK/%s)", dir, file);
+    return 0;
+}
+
+int refs_of(const json_t *list, const char *what, const char *refs[MAX_REFS], size_t *n, struct err *e)
+{
+    *n = json_array_size(list);
+    if (*n < 1 || *n > MAX_REFS)
+        return ERR(e, E_INPUT, "%s: %zu outputs; the range is 1 to %d", what, *n, MAX_REFS);
+    for (size_t i = 0; i < *n; i++) {
+        refs[i] = json_string_value(json_array_get(list, i));
+        if (!refs[i])
+            return ERR(e, E_INPUT, "%s: outputs[%zu] is not a string", what, i);
+    }
     return 0;
 }
 
@@ -117,7 +152,7 @@ static const char *last_list(const char *prompt, size_t *n)
 
 int ruler_answer(const struct ruler_task *t, const char *prompt, const char *const *refs, size_t n, struct str *out, struct err *e)
 {
-    struct place pl[64];
+    struct place pl[MAX_REFS];
     size_t len = strlen(prompt), ln = 0;
     const char *list = t->kind == K_CWE ? last_list(prompt, &ln) : NULL;
     if (n > ARRAY_LEN(pl))
@@ -163,7 +198,8 @@ struct each {
 static int one_sample(void *ctx, int64_t line, const struct jdoc *d, struct err *e)
 {
     const struct each *x = ctx;
-    const char *input, *prefix, *refs[64];
+    const char *input, *prefix, *refs[MAX_REFS];
+    char what[320];
     const json_t *outputs;
     int64_t length;
     TRY(jget_str(d, d->root, "", "input", &input, e));
@@ -173,14 +209,9 @@ static int one_sample(void *ctx, int64_t line, const struct jdoc *d, struct err 
     TRY(jget_str(d, d->root, "", harness ? "gen_prefix" : "answer_prefix", &prefix, e));
     TRY(jget_arr(d, d->root, "", "outputs", &outputs, e));
     TRY(jget_i64(d, d->root, "", "length", 0, INT64_MAX, &length, e));
-    size_t n = json_array_size(outputs);
-    if (n < 1 || n > ARRAY_LEN(refs))
-        return ERR(e, E_INPUT, "%s: line %" PRId64 ": %zu outputs; the range is 1 to %zu", d->file, line + 1, n, ARRAY_LEN(refs));
-    for (size_t i = 0; i < n; i++) {
-        refs[i] = json_string_value(json_array_get(outputs, i));
-        if (!refs[i])
-            return ERR(e, E_INPUT, "%s: line %" PRId64 ": outputs[%zu] is not a string", d->file, line + 1, i);
-    }
+    size_t n;
+    snprintf(what, sizeof what, "%s: line %" PRId64, d->file, line + 1);
+    TRY(refs_of(outputs, what, refs, &n, e));
     struct str prompt = STR_INIT, answer = STR_INIT;
     str_printf(&prompt, "%s%s%s", input, delimiter, prefix);
     int rc = str_ok(&prompt, "a prompt", e);
@@ -199,13 +230,16 @@ int ruler_each_sample(const char *dir, const char *tasks, int (*fn)(void *ctx, c
                       struct err *e)
 {
     const struct ruler_task *t[RULER_MAX_TASKS];
-    size_t n;
-    TRY(tasks_present(dir, "validation.jsonl", tasks, t, &n, e));
-    for (size_t i = 0; i < n; i++) {
+    struct task_set set;
+    size_t n = 0;
+    TRY(task_set_of(&set, dir, e));
+    int rc = tasks_present(&set, dir, "validation.jsonl", tasks, t, &n, e);
+    for (size_t i = 0; !rc && i < n; i++) {
         char path[1024], sub[64];
         struct each x = {t[i], fn, ctx};
         snprintf(sub, sizeof sub, "%s/validation.jsonl", t[i]->name);
-        TRY(jsonl_each(path_join(path, dir, sub), false, NULL, one_sample, &x, e));
+        rc = jsonl_each(path_join(path, dir, sub), false, NULL, one_sample, &x, e);
     }
-    return 0;
+    task_set_free(&set);
+    return rc;
 }

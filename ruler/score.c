@@ -7,17 +7,7 @@
 #include "core/rng.h"
 #include "ruler/sample.h"
 
-struct reader {
-    const struct ruler_task *t;
-    struct ruler_task_score *s;
-    char (*sha)[65];
-    size_t cap;
-    double nll;
-    int64_t tokens;
-    bool no_nll, part;
-};
-
-static int grow(struct reader *r, struct err *e)
+static int grow(struct score_reader *r, struct err *e)
 {
     if ((size_t)r->s->n < r->cap)
         return 0;
@@ -34,36 +24,25 @@ static int grow(struct reader *r, struct err *e)
     return 0;
 }
 
-static int one_prediction(void *ctx, int64_t line, const struct jdoc *d, struct err *e)
+void score_begin(struct score_reader *r, const struct ruler_task *t, const char *flavour, struct ruler_task_score *s)
 {
-    struct reader *r = ctx;
-    const char *pred, *sha, *refs[64];
-    const json_t *outputs, *nll;
-    int64_t l, tokens;
+    *r = (struct score_reader){.t = t, .s = s, .part = ruler_part(t, flavour)};
+    snprintf(s->name, sizeof s->name, "%s", t->name);
+}
+
+int score_add(struct score_reader *r, const char *pred, size_t n, const char *const *refs, size_t n_refs, const char *sha, double nll,
+              int64_t n_tokens, struct err *e)
+{
     bool null;
     TRY(grow(r, e));
-    TRY(jget_i64(d, d->root, "", "line", 0, INT64_MAX, &l, e));
-    TRY(jget_str(d, d->root, "", "pred", &pred, e));
-    TRY(jget_str(d, d->root, "", "prompt_sha256", &sha, e));
-    TRY(jget_arr(d, d->root, "", "outputs", &outputs, e));
-    TRY(jget_i64(d, d->root, "", "answer_tokens", 0, INT32_MAX, &tokens, e));
-    size_t n = json_array_size(outputs);
-    if (l != line || strlen(sha) != 64 || n < 1 || n > ARRAY_LEN(refs))
-        return ERR(e, E_INPUT, "%s of '%s': record %" PRId64 " is out of order or malformed", d->file, r->t->name, line + 1);
-    for (size_t i = 0; i < n; i++) {
-        refs[i] = json_string_value(json_array_get(outputs, i));
-        if (!refs[i])
-            return ERR(e, E_INPUT, "%s of '%s': record %" PRId64 ": outputs[%zu] is not a string", d->file, r->t->name, line + 1, i);
-    }
     int64_t k = r->s->n++;
-    r->s->score[k] = ruler_match(pred, json_string_length(json_object_get(d->root, "pred")), refs, n, r->part, &null);
+    r->s->score[k] = ruler_match(pred, n, refs, n_refs, r->part, &null);
     r->s->nulls += null;
     memcpy(r->sha[k], sha, 65);
-    nll = json_object_get(d->root, "answer_nll");
-    if (json_is_number(nll) && tokens) {
-        r->nll += json_number_value(nll);
-        r->tokens += tokens;
-        r->s->nlls[k] = json_number_value(nll) / (double)tokens;
+    if (finite_f64(nll) && n_tokens) {
+        r->nll += nll;
+        r->tokens += n_tokens;
+        r->s->nlls[k] = nll / (double)n_tokens;
     } else {
         r->no_nll = true;
         r->s->nlls[k] = NAN;
@@ -71,28 +50,19 @@ static int one_prediction(void *ctx, int64_t line, const struct jdoc *d, struct 
     return 0;
 }
 
-/* *sha: the prompt hashes, malloc'ed. */
-static int read_task(const char *dir, const struct ruler_task *t, const char *flavour, struct ruler_task_score *s, char (**sha)[65],
-                     struct err *e)
+int score_end(struct score_reader *r, const char *path, struct err *e)
 {
-    char path[1024], sub[64];
-    struct reader r = {.t = t, .s = s, .part = ruler_part(t, flavour)};
-    snprintf(s->name, sizeof s->name, "%s", t->name);
-    snprintf(sub, sizeof sub, "%s/predictions.jsonl", t->name);
-    int rc = jsonl_each(path_join(path, dir, sub), false, NULL, one_prediction, &r, e);
-    *sha = r.sha;
-    if (!rc && !s->n)
-        rc = ERR(e, E_INPUT, "'%s': holds no prediction", path);
-    if (rc)
-        return rc;
+    struct ruler_task_score *s = r->s;
     double sum = 0, sq = 0;
+    if (!s->n)
+        return ERR(e, E_INPUT, "'%s': holds no prediction", path);
     for (int64_t i = 0; i < s->n; i++)
         sum += s->score[i];
     s->mean = sum / (double)s->n;
     for (int64_t i = 0; i < s->n; i++)
         sq += (s->score[i] - s->mean) * (s->score[i] - s->mean);
     s->se = s->n > 1 ? sqrt(sq / (double)(s->n - 1) / (double)s->n) : 0;
-    s->nll = r.no_nll || !r.tokens ? NAN : r.nll / (double)r.tokens;
+    s->nll = r->no_nll || !r->tokens ? NAN : r->nll / (double)r->tokens;
     return 0;
 }
 
@@ -101,36 +71,95 @@ bool ruler_part(const struct ruler_task *t, const char *flavour)
     return t->kind == K_QA && strcmp(flavour, "lm-eval") != 0;
 }
 
-static int read_all(const char *dir, const char *as, struct ruler_scores *out, char (*sha[RULER_MAX_TASKS])[65], struct err *e)
+static int one_prediction(void *ctx, int64_t line, const struct jdoc *d, struct err *e)
+{
+    struct score_reader *r = ctx;
+    const char *pred, *sha, *refs[MAX_REFS];
+    const json_t *outputs, *nll;
+    char what[400];
+    int64_t l, tokens;
+    size_t n;
+    TRY(jget_i64(d, d->root, "", "line", 0, INT64_MAX, &l, e));
+    TRY(jget_str(d, d->root, "", "pred", &pred, e));
+    TRY(jget_str(d, d->root, "", "prompt_sha256", &sha, e));
+    TRY(jget_arr(d, d->root, "", "outputs", &outputs, e));
+    TRY(jget_i64(d, d->root, "", "answer_tokens", 0, INT32_MAX, &tokens, e));
+    snprintf(what, sizeof what, "%s of '%s': record %" PRId64, d->file, r->t->name, line + 1);
+    TRY(refs_of(outputs, what, refs, &n, e));
+    if (l != line || strlen(sha) != 64)
+        return ERR(e, E_INPUT, "%s is out of order or malformed", what);
+    nll = json_object_get(d->root, "answer_nll");
+    return score_add(r, pred, json_string_length(json_object_get(d->root, "pred")), refs, n, sha,
+                     json_is_number(nll) ? json_number_value(nll) : NAN, tokens, e);
+}
+
+/* *sha: the prompt hashes, malloc'ed. */
+static int read_task(const char *dir, const struct ruler_task *t, const char *flavour, struct ruler_task_score *s, char (**sha)[65],
+                     struct err *e)
+{
+    char path[1024], sub[64];
+    struct score_reader r;
+    score_begin(&r, t, flavour, s);
+    snprintf(sub, sizeof sub, "%s/predictions.jsonl", t->name);
+    int rc = jsonl_each(path_join(path, dir, sub), false, NULL, one_prediction, &r, e);
+    *sha = r.sha;
+    return rc ? rc : score_end(&r, path, e);
+}
+
+static bool known_flavour(const char *f)
+{
+    return strcmp(f, "compact") == 0 || strcmp(f, "nvidia") == 0 || strcmp(f, "lm-eval") == 0;
+}
+
+/* A folder of ruler_run. */
+static int own_read(const char *dir, const char *as, struct ruler_scores *out, char (*sha[RULER_MAX_TASKS])[65], struct err *e)
 {
     const struct ruler_task *t[RULER_MAX_TASKS];
+    struct task_set set;
     char path[1024];
     struct jdoc d = {0};
     const char *flavour;
-    size_t n;
-    *out = (struct ruler_scores){0};
+    size_t n = 0;
     TRY(jdoc_load(&d, path_join(path, dir, "ruler.json"), 1 << 20, e));
     int rc = jget_str(&d, d.root, "", "flavour", &flavour, e);
     if (!rc)
         snprintf(out->flavour, sizeof out->flavour, "%s", as ? as : flavour);
-    if (!rc && strcmp(out->flavour, "compact") != 0 && strcmp(out->flavour, "nvidia") != 0 && strcmp(out->flavour, "lm-eval") != 0)
-        rc = ERR(e, as ? E_USAGE : E_INPUT, "RULER flavour '%s': there are 'compact', 'nvidia' and 'lm-eval'", out->flavour);
+    if (!rc && !known_flavour(out->flavour))
+        rc = ERR(e, E_INPUT, "'%s': RULER flavour '%s': there are 'compact', 'nvidia' and 'lm-eval'", path, out->flavour);
     jdoc_free(&d);
-    rc = rc ? rc : tasks_present(dir, "predictions.jsonl", NULL, t, &n, e);
-    double var = 0;
-    for (size_t i = 0; !rc && i < n; i++) {
-        struct ruler_task_score *s = &out->task[out->n++];
-        rc = read_task(dir, t[i], out->flavour, s, &sha[i], e);
-        out->mean += s->mean;
-        var += s->se * s->se;
-        out->nll += s->nll;
-    }
-    if (!rc) {
-        out->mean /= (double)n;
-        out->nll /= (double)n;
-        out->se = sqrt(var) / (double)n;
-    }
+    TRY(rc);
+    TRY(task_set_of(&set, dir, e));
+    rc = tasks_present(&set, dir, "predictions.jsonl", NULL, t, &n, e);
+    for (size_t i = 0; !rc && i < n; i++, out->n++)
+        rc = read_task(dir, t[i], out->flavour, &out->task[i], &sha[i], e);
+    task_set_free(&set);
     return rc;
+}
+
+static int read_all(const char *dir, const char *as, int64_t length, struct ruler_scores *out, char (*sha[RULER_MAX_TASKS])[65],
+                    struct err *e)
+{
+    char path[1024];
+    double var = 0;
+    *out = (struct ruler_scores){0};
+    if (as && !known_flavour(as))
+        return ERR(e, E_USAGE, "RULER flavour '%s': there are 'compact', 'nvidia' and 'lm-eval'", as);
+    if (!file_exists(path_join(path, dir, "ruler.json")))
+        TRY(foreign_read(dir, as, length, out, sha, e));
+    else if (length)
+        return ERR(e, E_USAGE, "'%s': a length is chosen among samples files of lm-evaluation-harness; this folder is of dashlab ruler run",
+                   dir);
+    else
+        TRY(own_read(dir, as, out, sha, e));
+    for (size_t i = 0; i < out->n; i++) {
+        out->mean += out->task[i].mean;
+        out->nll += out->task[i].nll;
+        var += out->task[i].se * out->task[i].se;
+    }
+    out->mean /= (double)out->n;
+    out->nll /= (double)out->n;
+    out->se = sqrt(var) / (double)out->n;
+    return 0;
 }
 
 int ruler_score(const char *dir, struct ruler_scores *out, struct err *e)
@@ -140,8 +169,13 @@ int ruler_score(const char *dir, struct ruler_scores *out, struct err *e)
 
 int ruler_score_as(const char *dir, const char *flavour, struct ruler_scores *out, struct err *e)
 {
+    return ruler_score_at(dir, flavour, 0, out, e);
+}
+
+int ruler_score_at(const char *dir, const char *flavour, int64_t length, struct ruler_scores *out, struct err *e)
+{
     char(*sha[RULER_MAX_TASKS])[65] = {0};
-    int rc = read_all(dir, flavour, out, sha, e);
+    int rc = read_all(dir, flavour, length, out, sha, e);
     for (size_t i = 0; i < RULER_MAX_TASKS; i++)
         free(sha[i]);
     return rc;
@@ -249,8 +283,8 @@ int ruler_compare(const char *a, const char *b, struct ruler_diff *per_task, siz
 {
     struct ruler_scores sa = {0}, sb = {0};
     char(*ha[RULER_MAX_TASKS])[65] = {0}, (*hb[RULER_MAX_TASKS])[65] = {0};
-    int rc = read_all(a, NULL, &sa, ha, e);
-    rc = rc ? rc : read_all(b, NULL, &sb, hb, e);
+    int rc = read_all(a, NULL, 0, &sa, ha, e);
+    rc = rc ? rc : read_all(b, NULL, 0, &sb, hb, e);
     rc = rc ? rc : match_tasks(&sa, &sb, ha, hb, e);
     rc = rc ? rc : differences(&sa, &sb, per_task, overall, e);
     *n = rc ? 0 : sa.n;

@@ -100,4 +100,5 @@ def main():
         f.write(",\n".join("%s: [\n%s]" % (json.dumps(k), ",\n".join(json.dumps(v, separators=(",", ":")) for v in vs)) for k, vs in out["ids"].items()) + "}}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

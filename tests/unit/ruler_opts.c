@@ -211,14 +211,124 @@ static void more_words(void)
 
 static void bad_essay(void)
 {
+    static const struct {
+        const char *text;
+        size_t n;
+        const char *says;
+    } bad[] = {{"One. Two\0 three.", 16, "byte 8 is a zero byte"},
+               {"One. Tw\xff three.", 15, "byte 7 is not UTF-8"},
+               {"", 0, "words"},
+               {" \n\t ", 4, "words"},
+               {"one two three and no end of it", 30, "without the end of a sentence"}};
     int64_t len = 1024;
     char dir[1024], path[1024];
     struct ruler_gen_opts o = opts("compact", &len, 1, "niah_single_2");
+    in(dir, "essay");
     o.essays = in(path, "essay.txt");
-    CHECK_OK(file_write(path, "One. Two\0 three.", 16, e));
-    CHECK_ERR(ruler_gen(&o, in(dir, "essay"), e), E_INPUT, "byte 8 is a zero byte");
-    CHECK_OK(file_write(path, "One. Tw\xff three.", 15, e));
-    CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, "byte 7 is not UTF-8");
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        CHECK_OK(file_write(path, bad[i].text, bad[i].n, e));
+        CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, bad[i].says);
+    }
+    o.essays = in(path, "essay.json");
+    CHECK_OK(file_write(path, "\n <!DOCTYPE html><p>404</p>", 27, e));
+    CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, "an HTML page");
+    CHECK_OK(file_write(path, "{\"text\": \"One. Tw\xff three.\"}", 28, e));
+    CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, "essay.json");
+    CHECK_OK(file_write(path, "{\"txt\": \"One. Two.\"}", 20, e));
+    CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, "text");
+    CHECK(!dir_exists(dir));
+}
+
+/* Question files that a broken download leaves behind. */
+static void bad_questions(void)
+{
+    static const struct {
+        const char *text, *says;
+    } bad[] = {{"<html><body>moved</body></html>", "an HTML page"},
+               {"", "the file is empty"},
+               {"[{\"question\": \"h?\", \"answer\": \"yes\", \"context\": [[\"T1\", [\"One.", "hotpot.json:1:"},
+               {"[{\"question\": \"h\xff?\"}]", "hotpot.json:1:"},
+               {"{\"data\": []}", "array"},
+               {"[]", "no answerable question"},
+               {"[{\"question\": \"h?\", \"answer\": \"yes\"}]", "no context"},
+               {"[{\"question\": \"h?\", \"answer\": \"yes\", \"context\": {\"title\": [\"T\"]}}]", "context[0]"}};
+    int64_t len = 1024;
+    char dir[1024];
+    struct ruler_gen_opts o = opts("compact", &len, 1, "qa_2");
+    in(dir, "badq");
+    o.hotpotqa = hotpot;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        CHECK_OK(file_write(hotpot, bad[i].text, strlen(bad[i].text), e));
+        CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, bad[i].says);
+    }
+    CHECK(!dir_exists(dir));
+}
+
+static void copy(const char *from, const char *to, size_t keep)
+{
+    struct str s = STR_INIT;
+    CHECK_OK(file_read(from, 0, &s, e));
+    CHECK_OK(file_write(to, str_c(&s), MIN(keep, s.len), e));
+    str_free(&s);
+}
+
+/* Sentence parameters missing or cut off: nothing is written, whatever the task. */
+static void bad_parameters(void)
+{
+    static const char *const lists[] = {"nounlist.txt", "adjectivelist.txt", "verblist.txt"};
+    static const char *const punkt[] = {"abbrev_types.txt", "sent_starters.txt", "collocations.tab", "ortho_context.tab"};
+    int64_t len = 1024;
+    char dir[1024], own[1024], sub[1024], from[1024], to[1024];
+    struct ruler_gen_opts o = opts("compact", &len, 1, "fwe");
+    in(dir, "noparams");
+    in(own, "own-data");
+    CHECK_OK(mkdir_p(path_join(sub, own, "wonderwords-2.2.0"), e));
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+        copy(path_join(from, "ruler/data/wonderwords-2.2.0", lists[i]), path_join(to, sub, lists[i]), SIZE_MAX);
+    copy("ruler/data/essay.txt.zst", path_join(to, own, "essay.txt.zst"), SIZE_MAX);
+    CHECK_OK(mkdir_p(path_join(sub, own, "punkt_english"), e));
+    o.data_dir = own;
+    for (size_t i = 0; i < ARRAY_LEN(punkt); i++) {
+        CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, punkt[i]); /* missing */
+        copy(path_join(from, "ruler/data/punkt_english", punkt[i]), path_join(to, sub, punkt[i]), SIZE_MAX);
+    }
+    CHECK_OK(ruler_gen(&o, dir, e));
+    CHECK_OK(remove_tree(dir, e));
+    for (size_t i = 0; i < ARRAY_LEN(punkt); i++) {
+        path_join(from, "ruler/data/punkt_english", punkt[i]);
+        path_join(to, sub, punkt[i]);
+        copy(from, to, (size_t)file_size(from) / 2);
+        CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, punkt[i]);
+        CHECK(!dir_exists(dir));
+        copy(from, to, SIZE_MAX);
+    }
+}
+
+/* The reference loops for ever; here the task, the sample and the question are named, and nothing is left. */
+static void never_fits(void)
+{
+    struct str s = STR_INIT;
+    int64_t len = 2048;
+    char dir[1024], sub[1024];
+    struct ruler_gen_opts o = opts("nvidia", &len, 2, "qa_2");
+    str_puts(&s, "[");
+    for (int q = 0; q < 2; q++) { /* question 1 has twelve documents of 3 lines, question 0 ten short ones */
+        str_printf(&s, "%s{\"question\": \"h%d?\", \"answer\": \"yes\", \"context\": [", q ? "," : "", q);
+        for (int d = 0; d < (q ? 12 : 10); d++)
+            str_printf(&s, "%s[\"T%d.%d\", [\"%s\"]]", d ? "," : "", q, d, q ? "Some words of a document that goes on. " : "One.");
+        str_puts(&s, "]}");
+    }
+    str_puts(&s, "]");
+    CHECK_OK(file_write(hotpot, str_c(&s), s.len, e));
+    o.hotpotqa = hotpot;
+    in(dir, "never");
+    len = 256;
+    struct err got = ERR_INIT;
+    CHECK(ruler_gen(&o, dir, &got) == -1 && got.code == E_CHECK);
+    printf("%s\n", got.msg);
+    CHECK(strstr(got.msg, "task 'qa_2' cannot fit in length 256: sample 1 (question 1) with its 12 documents") != NULL);
+    CHECK(!dir_exists(path_join(sub, dir, "qa_2")));
+    str_free(&s);
 }
 
 static void two_metrics(void)
@@ -256,6 +366,9 @@ int main(void)
     questions();
     more_words();
     bad_essay();
+    bad_questions();
+    bad_parameters();
+    never_fits();
     two_metrics();
     CHECK_OK(remove_tree(root, e));
     return test_end();

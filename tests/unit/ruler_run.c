@@ -135,39 +135,46 @@ static void cannot_fit(const char *dir, const char *task, int64_t len, const cha
     CHECK(ruler_gen(&o, dir, &e2) == -1);
 }
 
-int main(void)
-{
-    char root[] = "/tmp/ruler_run_XXXXXX", data[1024], a[1024], b[1024], nofit[1024], path[1024];
-    CHECK(mkdtemp(root) != NULL);
-    path_join(data, root, "data");
-    path_join(a, root, "a");
-    path_join(b, root, "b");
-    path_join(nofit, root, "nofit");
-    int64_t len[1] = {LEN};
-    struct ruler_gen_opts o = {.counter = {count3, NULL},
-                               .lengths = len,
-                               .n_lengths = 1,
-                               .samples = SAMPLES,
-                               .seed = 3,
-                               .flavour = "compact",
-                               .data_dir = "ruler/data",
-                               .tokenizer_name = "bytes/3"};
-    o.tasks = "niah_single_1,niah_multiquery,fwe";
-    CHECK_OK(ruler_gen(&o, data, e));
+static char root[] = "/tmp/ruler_run_XXXXXX", data[1024], a[1024], b[1024];
+static struct fake good, bad, other;
 
-    static struct fake good, bad;
+static struct ruler_gen_opts gen_opts(const int64_t *len)
+{
+    return (struct ruler_gen_opts){.counter = {count3, NULL},
+                                   .lengths = len,
+                                   .n_lengths = 1,
+                                   .samples = SAMPLES,
+                                   .seed = 3,
+                                   .flavour = "compact",
+                                   .data_dir = "ruler/data",
+                                   .tokenizer_name = "bytes/3",
+                                   .tasks = "niah_single_1,niah_multiquery,fwe"};
+}
+
+static struct ruler_run_opts run_opts(const char *out, struct fake *f)
+{
+    return (struct ruler_run_opts){.data_dir = data,
+                                   .out_dir = out,
+                                   .batch = 4,
+                                   .ctx = f,
+                                   .encode = encode,
+                                   .decode = decode,
+                                   .generate = generate,
+                                   .answer_logprob = logprob};
+}
+
+/* Fails in the second task, goes on behind a torn record, has nothing left to do; a worse model in another folder. */
+static void runs(void)
+{
+    char path[1024];
+    int64_t len = LEN;
+    struct ruler_gen_opts o = gen_opts(&len);
+    CHECK_OK(ruler_gen(&o, data, e));
     CHECK_OK(ruler_each_sample(data, NULL, remember, &good, e));
     CHECK_EQ_I(good.n, 3 * SAMPLES);
     bad = good;
     bad.spoil = 2;
-    struct ruler_run_opts r = {.data_dir = data,
-                               .out_dir = a,
-                               .batch = 4,
-                               .ctx = &good,
-                               .encode = encode,
-                               .decode = decode,
-                               .generate = generate,
-                               .answer_logprob = logprob};
+    struct ruler_run_opts r = run_opts(a, &good);
     good.fail_at = 4; /* task 2, second batch */
     CHECK_ERR(ruler_run(&r, e), E_ENV, "niah_multiquery");
     good.fail_at = 0;
@@ -179,10 +186,34 @@ int main(void)
     good.calls = 0;
     CHECK_OK(ruler_run(&r, e));
     CHECK_EQ_I(good.calls, 0);
-    r.out_dir = b;
-    r.ctx = &bad;
+    r = run_opts(b, &bad);
     CHECK_OK(ruler_run(&r, e));
+}
 
+/* Predictions and log-probabilities from one call are the same records. */
+static int both(void *ctx, int32_t n, const int32_t *const *full, const int32_t *full_len, const int32_t *len, const int32_t *max_new,
+                int32_t **out, int32_t *out_len, double *lp, struct err *e)
+{
+    TRY(logprob(ctx, n, full, full_len, len, lp, e));
+    return generate(ctx, n, full, len, max_new, out, out_len, e);
+}
+
+static void one_call(void)
+{
+    char path[1024], dir[1024], p1[1024];
+    struct str one = STR_INIT, two = STR_INIT;
+    struct ruler_run_opts r = run_opts(path_join(dir, root, "both"), &good);
+    r.generate_scored = both;
+    CHECK_OK(ruler_run(&r, e));
+    CHECK_OK(file_read(path_join(path, dir, "fwe/predictions.jsonl"), 0, &one, e));
+    CHECK_OK(file_read(path_join(p1, a, "fwe/predictions.jsonl"), 0, &two, e));
+    CHECK_STR(str_c(&one), str_c(&two));
+    str_free(&one);
+    str_free(&two);
+}
+
+static void scores(void)
+{
     struct ruler_scores s = {0};
     CHECK_OK(ruler_score(a, &s, e));
     CHECK_EQ_I(s.n, 3);
@@ -192,12 +223,14 @@ int main(void)
     CHECK_OK(ruler_score(b, &s, e));
     CHECK(s.mean == 50);
     CHECK_EQ_I(s.task[1].nulls, SAMPLES / 2);
-    /* three of six at 100: standard deviation sqrt(3000 * ... ): sqrt(6 * 2500 / 5) = 54.77, / sqrt(6) = 22.36; mean of 3 tasks: * sqrt(3)
-     * / 3 */
+    /* three of six at 100: standard deviation sqrt(6 * 2500 / 5) = 54.77, / sqrt(6) = 22.36; mean of 3 tasks: * sqrt(3) / 3 */
     CHECK(fabs(s.task[0].se - sqrt(6 * 2500.0 / 5 / 6)) < 1e-12);
     CHECK(fabs(s.se - sqrt(6 * 2500.0 / 5 / 6) * sqrt(3) / 3) < 1e-12);
     ruler_scores_free(&s);
+}
 
+static void comparison(void)
+{
     struct ruler_diff d[RULER_MAX_TASKS], all;
     size_t n;
     CHECK_OK(ruler_compare(a, b, d, &n, &all, e));
@@ -207,44 +240,55 @@ int main(void)
     CHECK(fabs(all.p - 2.0 / 512) < 0.002); /* 9 of them: 2 of 512; 4 sd = 0.0018 */
     CHECK_OK(ruler_compare(a, a, d, &n, &all, e));
     CHECK(all.diff == 0 && all.p == 1);
+}
 
-    /* a model may write zero bytes: they count as white space, and the records stay readable */
-    path_join(path, root, "zero");
-    r.out_dir = path;
-    r.ctx = &good;
+/* A model may write zero bytes: they count as white space, and the records stay readable. */
+static void zero_bytes(void)
+{
+    char dir[1024];
+    struct ruler_scores s = {0};
+    struct ruler_run_opts r = run_opts(path_join(dir, root, "zero"), &good);
     good.zero = true;
     CHECK_OK(ruler_run(&r, e));
     good.calls = 0;
     CHECK_OK(ruler_run(&r, e));
     CHECK_EQ_I(good.calls, 0);
-    CHECK_OK(ruler_score(path, &s, e));
+    CHECK_OK(ruler_score(dir, &s, e));
     CHECK(s.mean == 100);
     ruler_scores_free(&s);
-    r.out_dir = b;
-    r.ctx = &bad;
+}
 
-    /* other data: refused, both in running and in comparing */
+/* Other data: refused, both in running and in comparing. */
+static void other_data(void)
+{
+    struct ruler_diff d[RULER_MAX_TASKS], all;
+    size_t n;
+    char dir[1024];
+    int64_t len = LEN;
+    struct ruler_gen_opts o = gen_opts(&len);
+    struct ruler_run_opts r = run_opts(b, &bad);
     o.seed = 4;
     CHECK_ERR(ruler_gen(&o, data, e), E_USAGE, "other parameters");
     o.force = true;
     CHECK_OK(ruler_gen(&o, data, e));
     CHECK_ERR(ruler_run(&r, e), E_INPUT, "another prompt");
-    path_join(path, root, "c");
-    r.out_dir = path;
-    static struct fake other;
+    r = run_opts(path_join(dir, root, "c"), &other);
     CHECK_OK(ruler_each_sample(data, NULL, remember, &other, e));
-    r.ctx = &other;
     CHECK_OK(ruler_run(&r, e));
-    CHECK_ERR(ruler_compare(a, path, d, &n, &all, e), E_INPUT, "different prompts");
+    CHECK_ERR(ruler_compare(a, dir, d, &n, &all, e), E_INPUT, "different prompts");
+}
 
-    /* several lengths: each block is what a run of its own gives */
+/* Several lengths: each block is what a run of its own gives. */
+static void several_lengths(void)
+{
     int64_t two[2] = {LEN, LEN - 100};
     struct str s2 = STR_INIT, s1 = STR_INIT;
-    char v[1024];
-    o.lengths = two;
+    char v[1024], dir[1024];
+    struct ruler_gen_opts o = gen_opts(two);
+    o.force = true;
     o.n_lengths = 2;
-    CHECK_OK(ruler_gen(&o, nofit, e));
-    CHECK_OK(file_read(path_join(v, nofit, "fwe/validation.jsonl"), 0, &s2, e));
+    CHECK_OK(ruler_gen(&o, path_join(dir, root, "two"), e));
+    CHECK_OK(file_read(path_join(v, dir, "fwe/validation.jsonl"), 0, &s2, e));
     o.n_lengths = 1;
     CHECK_OK(ruler_gen(&o, data, e));
     CHECK_OK(file_read(path_join(v, data, "fwe/validation.jsonl"), 0, &s1, e));
@@ -255,16 +299,25 @@ int main(void)
     CHECK_STR(str_c(&s1), str_c(&s2));
     str_free(&s1);
     str_free(&s2);
-    CHECK_OK(remove_tree(nofit, e));
+}
 
+static void what_cannot_be(void)
+{
     static const char *const tasks[] = {"niah_single_1", "niah_multikey_3", "niah_multiquery", "vt", "cwe", "fwe"};
+    char dir[1024];
+    int64_t len = LEN;
+    struct ruler_gen_opts o = gen_opts(&len);
+    path_join(dir, root, "nofit");
     for (size_t i = 0; i < ARRAY_LEN(tasks); i++)
-        cannot_fit(nofit, tasks[i], 150, "compact");
+        cannot_fit(dir, tasks[i], 150, "compact");
     o.tasks = "niah_singel_1";
-    CHECK_ERR(ruler_gen(&o, data, e), E_USAGE, "did you mean 'niah_single_1'");
+    CHECK_ERR(ruler_gen(&o, dir, e), E_USAGE, "did you mean 'niah_single_1'");
     o.tasks = "qa_1";
-    CHECK_ERR(ruler_gen(&o, data, e), E_INPUT, "not bundled");
+    CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, "not bundled");
+}
 
+static void matching(void)
+{
     bool null;
     const char *refs[] = {"Abc", "x\xc3\x89y"};
     CHECK(ruler_match(" \t aBC, X\xc3\xa9Y ", 13, refs, 2, false, &null) == 100 && !null);
@@ -273,6 +326,23 @@ int main(void)
     CHECK(ruler_match("ab c", 4, refs, 2, true, &null) == 0);
     CHECK(ruler_match("--Abc", 5, refs, 2, true, &null) == 100);
     CHECK(ruler_match(" \n\x01", 3, refs, 2, false, &null) == 0 && null);
+}
+
+int main(void)
+{
+    CHECK(mkdtemp(root) != NULL);
+    path_join(data, root, "data");
+    path_join(a, root, "a");
+    path_join(b, root, "b");
+    runs();
+    one_call();
+    scores();
+    comparison();
+    zero_bytes();
+    other_data();
+    several_lengths();
+    what_cannot_be();
+    matching();
     CHECK_OK(remove_tree(root, e));
     return test_end();
 }
