@@ -120,11 +120,16 @@ void model_run_fwd(const struct run *r, const struct fwd_opts *o, struct view *h
     if (o->on_stream)
         o->on_stream(o->ctx, a->first, x);
     for (int64_t l = a->first; l < cfg->L; l++) {
-        if (o->save) {
-            u = dmem_take(&a->keep, r->be->act, n);
+        if (o->save)
             out = dmem_take(&a->keep, r->be->act, n);
-        }
+        size_t mark = dmem_mark(&a->keep);
+        if (o->save)
+            u = dmem_take(&a->keep, r->be->act, n);
         layer_fwd(r, l, x, u, out, o, o->save ? &a->layer[l] : NULL);
+        if (o->save && a->recompute) { /* it comes again in the backward: the same op calls, so the same bits */
+            a->layer[l] = (struct layer_save){.x = x};
+            dmem_release(&a->keep, mark);
+        }
         x = out;
         if (o->on_stream)
             o->on_stream(o->ctx, l + 1, x);
@@ -263,6 +268,18 @@ static void layer_bwd(const struct run *r, int64_t l, struct view dx, bool *zero
     dmem_release(&r->a->tmp, mark);
 }
 
+/* What the forward did not keep of layer l; it stands behind the streams until the layer's backward is done. The output goes where it is. */
+static void layer_again(const struct run *r, int64_t l, struct view out)
+{
+    static const struct fwd_opts again = {.save = true};
+    struct acts *a = r->a;
+    double flops = r->be->flops, bytes = r->be->bytes;
+    struct view x = a->layer[l].x, u = dmem_take(&a->keep, r->be->act, x.n);
+    layer_fwd(r, l, x, u, out, &again, &a->layer[l]);
+    r->be->flops = flops;
+    r->be->bytes = bytes;
+}
+
 void model_run_bwd(const struct run *r, struct view dhidden, const struct bwd_opts *o)
 {
     struct acts *a = r->a;
@@ -280,8 +297,13 @@ void model_run_bwd(const struct run *r, struct view dhidden, const struct bwd_op
     struct view dx = dmem_take(&a->tmp, r->be->act, n);
     if (!zero)
         norm_bwd(r, dx, false, dhidden, a->x_last, a->rstd_last, r->m->norm, o->wgrad);
-    for (int64_t l = cfg->L - 1; l >= lowest; l--)
+    for (int64_t l = cfg->L - 1; l >= lowest; l--) {
+        size_t mark = dmem_mark(&a->keep);
+        if (a->recompute && !(zero && !o->inject)) /* nothing has come to this layer yet: its backward does nothing */
+            layer_again(r, l, l + 1 < cfg->L ? a->layer[l + 1].x : a->x_last);
         layer_bwd(r, l, dx, &zero, embed || l > lowest, o);
+        dmem_release(&a->keep, mark);
+    }
     if (embed && !zero)
         be_embed_bwd(
             r->be,
@@ -420,6 +442,7 @@ int acts_plan(const struct model *m, const struct acts_opts *o, size_t *keep_byt
     if (o->rows < 1 || o->seqs < 1 || o->seqs > o->rows)
         BUG("activations for %d sequences in %" PRId64 " rows", (int)o->seqs, o->rows);
     int rc = dry_open(&d, m, o->rows, o->seqs, e);
+    d.a.recompute = o->recompute;
     if (rc == 0) {
         struct run r = dry_run(&d, m);
         model_run_fwd(&r, &(struct fwd_opts){0}, &hidden);
@@ -437,7 +460,7 @@ int acts_plan(const struct model *m, const struct acts_opts *o, size_t *keep_byt
 int acts_open(struct acts *a, const struct model *m, const struct acts_opts *o, struct err *e)
 {
     size_t keep, tmp;
-    *a = (struct acts){.max_rows = o->rows, .max_seqs = o->seqs, .L = m->cfg.L};
+    *a = (struct acts){.max_rows = o->rows, .max_seqs = o->seqs, .L = m->cfg.L, .recompute = o->recompute};
     TRY(acts_plan(m, o, &keep, &tmp, e));
     a->layer = calloc((size_t)m->cfg.L, sizeof *a->layer);
     if (!a->layer)

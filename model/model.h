@@ -126,6 +126,7 @@ struct acts {
     int64_t L;
     struct view x_last, rstd_last, hidden;
     bool saved;    /* the last forward kept what a backward needs */
+    bool recompute; /* ... of a layer its input alone: the backward runs the layer again, the same ops on the same numbers */
     int64_t first; /* layer it began at */
 };
 struct acts_opts {
@@ -133,6 +134,9 @@ struct acts_opts {
     int32_t seqs;
     bool train; /* forward with saving and backward; else forward (and decoding) only */
     bool wgrad; /* backward also computes parameter gradients */
+    /* train: of a layer only its input is kept, the rest is computed again in the backward. Memory of L layers becomes that of one; results
+       have the same bits, and the second computing is not counted in be->flops (which are the model's FLOPs). */
+    bool recompute;
 };
 /* Bytes by running the model's own code against measuring arenas, with the operators set now: plan with the largest sets that will be used.
  */
