@@ -69,6 +69,7 @@ int cli_open(struct cli_rt *rt, const struct common *c, const char *name, struct
     *rt = (struct cli_rt){0};
     TRY(pool_open(&rt->pool, (int)c->threads, e));
     struct backend_opts o = {.name = name ? name : !strcmp(c->device, "auto") ? "cuda" : c->device, .pool = rt->pool,
+                             .mem_limit_bytes = (int64_t)c->memory_limit_bytes,
                              .act = strcmp(c->dtype, "bf16") ? DT_F32 : DT_BF16};
     int rc = -1;
     if (!name && !strcmp(c->device, "auto")) {
@@ -94,6 +95,23 @@ void cli_close(struct cli_rt *rt)
     if (rt->pool)
         pool_close(rt->pool);
     *rt = (struct cli_rt){0};
+}
+
+bool cli_parse_bytes(const char *s, double *out)
+{
+    static const struct {
+        const char *unit;
+        double factor;
+    } units[] = {{"", 1},          {"k", 1e3},           {"M", 1e6},  {"G", 1e9},  {"KiB", 1024.0},
+                 {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
+    char *end;
+    double v = strtod(s, &end);
+    for (size_t i = 0; end != s && v >= 0 && v < 1e18 && i < ARRAY_LEN(units); i++)
+        if (!strcmp(end, units[i].unit)) {
+            *out = v * units[i].factor;
+            return true;
+        }
+    return false;
 }
 
 int cli_bundled(char dst[1024], const char *rel, struct err *e)

@@ -23,6 +23,7 @@ struct common {
     bool json, quiet, help;
     const char *device, *dtype, *log_level;
     int64_t threads, seed;
+    double memory_limit_bytes; /* of commands that run stages; 0 = what the device has */
 };
 #define COMMON_INIT {.device = "auto", .dtype = "f32", .log_level = "info", .threads = 0, .seed = 42}
 extern const char *const device_words[], *const dtype_words[], *const level_words[];
@@ -60,6 +61,9 @@ struct cli_rt {
 int cli_open(struct cli_rt *rt, const struct common *c, const char *name, struct err *e);
 void cli_close(struct cli_rt *rt);
 
+/* A size: "95.6GiB", "512MiB", "40G" (1000s), bytes; false when it is none. */
+bool cli_parse_bytes(const char *s, double *out);
+
 /* Where the bundled files are: $DASHLAB_HOME, the source tree when run from it, or PREFIX/share/dashlab. rel e.g.
  * "experiments/tiny/teacher". */
 int cli_bundled(char dst[1024], const char *rel, struct err *e);
@@ -71,6 +75,7 @@ CMD(align);
 CMD(search);
 CMD(select);
 CMD(distill);
+CMD(train);
 CMD(data);
 CMD(model);
 CMD(ppl);

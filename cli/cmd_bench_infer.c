@@ -17,23 +17,6 @@ struct infer_cmd {
     struct jw w;
 };
 
-/* "95.6GiB", "40G", "512MiB", bytes. */
-static bool parse_bytes(const char *s, double *out)
-{
-    static const struct {
-        const char *unit;
-        double factor;
-    } units[] = {{"", 1}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
-    char *end;
-    double v = strtod(s, &end);
-    for (size_t i = 0; end != s && v >= 0 && i < ARRAY_LEN(units); i++)
-        if (!strcmp(end, units[i].unit)) {
-            *out = v * units[i].factor;
-            return true;
-        }
-    return false;
-}
-
 static int open_base(struct model **m, struct infer_cmd *b, struct err *e)
 {
     char bundled[1024];
@@ -159,7 +142,7 @@ int bench_cmd_infer(int argc, char **argv, struct err *e)
     TRY(cli_parse(&spec, &b.c, argc, argv, NULL, &n, &done, e));
     if (done)
         return 0;
-    if (b.limit && !parse_bytes(b.limit, &limit))
+    if (b.limit && !cli_parse_bytes(b.limit, &limit))
         return ERR(e, E_USAGE, "--memory-limit '%s' is no size (95.6GiB, 512MiB, bytes)", b.limit);
     TRY(cli_open(&b.rt, &b.c, NULL, e));
     bool gpu = !strcmp(b.rt.be->ops->name, "cuda");

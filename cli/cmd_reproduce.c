@@ -19,7 +19,7 @@ static const char *const format_words[] = {"text", "dot", NULL};
 
 struct repro {
     struct common c;
-    const char *manifest, *scale, *only, *out, *runs, *format, *against, *explain;
+    const char *manifest, *scale, *only, *out, *runs, *format, *against, *explain, *limit;
     bool dry_run, force, estimate;
     double gflops;
     struct env env;
@@ -31,6 +31,8 @@ struct repro {
 static int repro_open(struct repro *r, struct err *e)
 {
     char path[1024];
+    if (r->limit && !cli_parse_bytes(r->limit, &r->c.memory_limit_bytes))
+        return ERR(e, E_USAGE, "--memory-limit '%s' is no size (95.6GiB, 512MiB, 40G, bytes)", r->limit);
     r->env.common = &r->c;
     r->env.estimate = r->estimate;
     if (r->estimate && r->gflops > 0)
@@ -230,11 +232,34 @@ static int export_jobs(struct repro *r, const char *dir, struct err *e)
     return rc;
 }
 
+/* The largest run to make, in parts; E_ENV when it does not fit. With a rate that was given the device is another one: then only
+ * --memory-limit is a limit. */
+static int print_memory(const struct repro *r, struct err *e)
+{
+    const struct node *most = NULL;
+    const double gib = 1 << 30;
+    for (size_t i = 0; i < r->p.n; i++)
+        if (r->p.nodes[i]->state != RUN_COMPLETE && (!most || r->p.nodes[i]->cost.memory_bytes > most->cost.memory_bytes))
+            most = r->p.nodes[i];
+    if (!most || most->cost.memory_bytes <= 0)
+        return 0;
+    bool known = r->c.memory_limit_bytes > 0 || r->gflops <= 0;
+    printf("memory: at most %.2f GiB, for '%s': %.2f for weights, gradients and moments, %.2f for activations and other memory of a step",
+           most->cost.memory_bytes / gib, most->stage->id, (most->cost.memory_bytes - most->cost.act_bytes) / gib,
+           most->cost.act_bytes / gib);
+    if (known)
+        printf("; %.2f GiB are there", cost_limit(&r->env) / gib);
+    printf("\n");
+    return known ? cost_fits(&r->env, most, &most->cost, e) : 0;
+}
+
 int cmd_reproduce(int argc, char **argv, struct err *e)
 {
     struct repro r = REPRO_INIT;
     const char *export = NULL;
-    const struct opt opts[] = {REPRO_OPTS(&r), {.name = "only", .type = OPT_STR, .dst = &r.only, .arg = "ID,..",
+    const struct opt opts[] = {REPRO_OPTS(&r),
+                               {.name = "memory-limit", .type = OPT_STR, .dst = &r.limit, .arg = "SIZE",
+                                .help = "refuse a stage that needs more, e.g. 40GiB; default: what the device has", .group = "Manifest"}, {.name = "only", .type = OPT_STR, .dst = &r.only, .arg = "ID,..",
                                                 .help = "these stages and what they need", .group = "Manifest"},
                                {.name = "dry-run", .type = OPT_BOOL, .dst = &r.dry_run, .help = "print the plan, write nothing",
                                 .group = "Manifest"}, {.name = "gflops", .type = OPT_F64, .dst = &r.gflops, .arg = "X", .lo = 0, .hi = 1e9,
@@ -271,11 +296,93 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
         plan_print(&r.p, !strcmp(r.format, "dot"), &s);
         fputs(str_c(&s), stdout);
         if (r.estimate)
+            rc = print_memory(&r, e);
+        if (r.estimate)
             printf("times at %.0f GFLOP/s%s; a search is counted as one run\n", r.env.rate / 1e9,
                    r.gflops > 0 ? "" : " (half of this machine's matrix product, measured now)");
         str_free(&s);
     } else {
         rc = reproduce_run(&r, e);
+    }
+    repro_close(&r);
+    return rc;
+}
+
+/* The ids of the stages that train models, as `only` wants them. */
+static int train_stages(struct repro *r, struct err *e)
+{
+    struct str ids = STR_INIT;
+    for (size_t i = 0; i < r->m.n_stages; i++)
+        if (!strcmp(r->m.stages[i].kind->name, "train") && !r->m.stages[i].skipped)
+            str_printf(&ids, "%s%s", ids.len ? "," : "", r->m.stages[i].id);
+    int rc = ids.len ? str_ok(&ids, "stages", e) : ERR(e, E_USAGE, "'%s' has no stage of kind 'train' at scale %s", r->m.path, r->m.scale);
+    r->only = arena_strdup(&r->p.arena, str_c(&ids));
+    str_free(&ids);
+    return rc;
+}
+
+/* Where the models lie, and what their training ended with. */
+static void print_models(struct repro *r)
+{
+    for (size_t i = 0; i < r->p.n; i++) {
+        const struct node *n = r->p.nodes[i];
+        char path[1024];
+        if (strcmp(n->kind->name, "train") || n->state != RUN_COMPLETE)
+            continue;
+        const char *loss = node_result(&r->p, n, "heldout_after"), *right = node_result(&r->p, n, "answer_accuracy");
+        printf("%s: %s: held-out loss %s, %s of the answer tokens right\n", n->stage->id, node_out(path, n, ""), loss ? loss : "?",
+               right ? right : "?");
+    }
+}
+
+int cmd_train(int argc, char **argv, struct err *e)
+{
+    struct repro r = REPRO_INIT;
+    const struct opt opts[] = {
+        REPRO_OPTS(&r),
+        {.name = "dry-run", .type = OPT_BOOL, .dst = &r.dry_run,
+         .help = "print the plan with FLOPs, memory and time, write nothing", .group = "Manifest"},
+        {.name = "gflops", .type = OPT_F64, .dst = &r.gflops, .arg = "X", .lo = 0, .hi = 1e9,
+         .help = "rate for the times of --dry-run; 0 = measured",
+         .group = "Manifest"},
+        {.name = "memory-limit", .type = OPT_STR, .dst = &r.limit, .arg = "SIZE",
+         .help = "refuse a stage that needs more, e.g. 40GiB; default: what the device has", .group = "Manifest"},
+        {.name = "force", .type = OPT_BOOL, .dst = &r.force, .help = "train again what is complete", .group = "Manifest"},
+        COMMON_OPTS(&r.c)};
+    const struct cmd_spec spec = {
+        .synopsis = "dashlab train MANIFEST [OPTIONS]",
+        .about = "Trains from scratch: the stages of kind 'train' of a manifest and the data they need. Killed at any moment, the same "
+                 "command goes on from the last checkpoint, which is in parts of at most 16 MiB; "
+                 "`dashlab reproduce` of the same manifest then evaluates the model.",
+        .examples = "  dashlab train experiments/tiny/teacher.yaml --device cuda --dtype bf16\n"
+                    "  dashlab train experiments/tiny/teacher.yaml --scale ci",
+        .opts = opts, .n_opts = ARRAY_LEN(opts),
+        .min_pos = 1, .max_pos = 1};
+    size_t n;
+    bool done;
+    TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));
+    if (done)
+        return 0;
+    r.estimate = r.dry_run;
+    TRY(repro_open(&r, e));
+    struct plan_summary s;
+    struct err first = ERR_INIT;
+    int rc = train_stages(&r, e);
+    if (rc == 0 && r.dry_run) {
+        struct str text = STR_INIT;
+        plan_print(&r.p, false, &text);
+        fputs(str_c(&text), stdout);
+        str_free(&text);
+        rc = print_memory(&r, e);
+    } else if (rc == 0) {
+        struct run_options ro = {.only = r.only, .force = r.force};
+        rc = plan_run(&r.p, &ro, &s, &first);
+        if (rc != 0 || s.failed)
+            rc = ERR(e, first.code ? first.code : E_CHECK, "%s", first.msg);
+        else if (!r.c.json)
+            print_models(&r);
+        else
+            print_json(&r, &s, 0, "trained");
     }
     repro_close(&r);
     return rc;

@@ -18,6 +18,7 @@ const struct cmd commands[] = {
     {"search", "Stage 2: DASH search over operators", cmd_search},
     {"select", "choose the layers that keep attention, by any method", cmd_select},
     {"distill", "Stage 3: assemble a hybrid and distil it", cmd_distill},
+    {"train", "train a small model from scratch, from a manifest", cmd_train},
     {"ruler", "gen, run, score, compare", cmd_ruler},
     {"lmeval", "list, requests, run, compare: MMLU, ARC, PIQA, WinoGrande", cmd_lmeval},
     {"bench", "measure kernels, training steps and inference", cmd_bench},

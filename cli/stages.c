@@ -5,11 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/stages_cost.h"
 #include "core/log.h"
 #include "core/prov.h"
+#include "model/tok.h"
+#include "model/tok_open.h"
 
 const struct stage_kind *const stage_kinds[] = {&kind_ruler_gen, &kind_pack, &kind_hidden, &kind_align, &kind_select, &kind_search,
-                                                &kind_distill, &kind_ruler, &kind_lmeval, &kind_landscape, &kind_passkey, &kind_infer};
+                                                &kind_distill, &kind_ruler, &kind_lmeval, &kind_landscape, &kind_passkey, &kind_infer,
+                                                &kind_train};
 const size_t n_stage_kinds = ARRAY_LEN(stage_kinds);
 
 static int locate(const char *path, char dst[1024])
@@ -47,8 +51,28 @@ int env_teacher(struct env *env, const char *path, struct model **out, struct er
     return 0;
 }
 
+int env_tok(struct env *env, const char *path, const struct tok **out, struct err *e)
+{
+    if (env->teacher && env->teacher->tok && !strcmp(env->teacher_path, path)) {
+        *out = env->teacher->tok;
+        return 0;
+    }
+    if (env->tok && strcmp(env->tok_path, path)) {
+        tok_free(env->tok);
+        env->tok = NULL;
+    }
+    if (!env->tok) {
+        TRY(tok_open(&env->tok, path, NULL, e));
+        snprintf(env->tok_path, sizeof env->tok_path, "%s", path);
+    }
+    *out = env->tok;
+    return 0;
+}
+
 void env_close(struct env *env)
 {
+    tok_free(env->tok);
+    env->tok = NULL;
     if (env->teacher)
         model_close(env->teacher);
     env->teacher = NULL;
@@ -89,7 +113,7 @@ struct stage_flags {
     const char *value[MAX_FLAGS];
     char name[MAX_FLAGS][40];
     size_t n, n_params;
-    const char *out;
+    const char *out, *limit;
     bool print_manifest, dry_run, force;
 };
 
@@ -114,6 +138,8 @@ static void flags_of(struct stage_flags *f, const struct stage_kind *k, struct c
                                    .help = "print the YAML stage that says the same, and stop", .group = "Run"};
     f->opts[f->n++] = (struct opt){.name = "dry-run", .type = OPT_BOOL, .dst = &f->dry_run, .help = "print what would run, write nothing",
                                    .group = "Run"};
+    f->opts[f->n++] = (struct opt){.name = "memory-limit", .type = OPT_STR, .dst = &f->limit, .arg = "SIZE",
+                                   .help = "refuse what needs more, e.g. 40GiB; default: what the device has", .group = "Run"};
     f->opts[f->n++] = (struct opt){.name = "force", .type = OPT_BOOL, .dst = &f->force, .help = "replace a run made with other parameters",
                                    .group = "Run"};
     struct opt common[] = {COMMON_OPTS(c)};
@@ -192,8 +218,12 @@ int cli_stage(const struct stage_kind *k, const char *command, const char *about
     struct registry reg;
     struct plan p = {0};
     registry_init(&reg, &env);
+    if (rc == 0 && f.limit && !cli_parse_bytes(f.limit, &c.memory_limit_bytes))
+        rc = ERR(e, E_USAGE, "--memory-limit '%s' is no size (95.6GiB, 512MiB, 40G, bytes)", f.limit);
     if (rc == 0 && !f.out && !f.print_manifest)
         rc = ERR(e, E_USAGE, "--out RUN is needed");
+    if (rc == 0 && f.dry_run)
+        rc = cost_rate(&env, &env.rate, e);
     if (rc == 0)
         rc = plan_single(&p, &reg, k->name, v, n, f.out ? f.out : "", e);
     struct str s = STR_INIT;
@@ -203,6 +233,7 @@ int cli_stage(const struct stage_kind *k, const char *command, const char *about
     } else if (rc == 0 && f.dry_run) {
         plan_print(&p, false, &s);
         fputs(str_c(&s), stdout);
+        rc = cost_fits(&env, p.nodes[0], &p.nodes[0]->cost, e);
     } else if (rc == 0) {
         rc = run_single(&p, &f, c.json, e);
     }

@@ -17,11 +17,14 @@ struct env {
     struct cli_rt rt;
     struct model *teacher;
     char teacher_path[1024];
-    bool estimate; /* plans with FLOPs and memory (dry runs, check) */
+    struct tok *tok; /* the tokenizer last opened by itself */
+    char tok_path[1024];
+    bool estimate;  /* plans with FLOPs and memory (dry runs, check) */
+    bool recompute; /* ... as if every stage that can computed its activations again */
     double rate;   /* FLOP/s for their times, 0 = unknown */
 };
 extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler,
-    kind_lmeval, kind_landscape, kind_passkey, kind_infer;
+    kind_lmeval, kind_landscape, kind_passkey, kind_infer, kind_train;
 extern const struct stage_kind *const stage_kinds[];
 extern const size_t n_stage_kinds;
 extern const char *const report_kinds[];
@@ -31,6 +34,8 @@ void registry_init(struct registry *r, struct env *env);
 int env_backend(struct env *env, struct err *e);
 /* The teacher at this path, kept open for the next stage. */
 int env_teacher(struct env *env, const char *path, struct model **out, struct err *e);
+/* The tokenizer of a model, without its weights. */
+int env_tok(struct env *env, const char *path, const struct tok **out, struct err *e);
 void env_close(struct env *env);
 /* A model path as users give it: a folder or file, or a run directory whose out/ holds a model. */
 const char *model_path(const char *given, char dst[1024]);

@@ -4,8 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/stages_pretrain.h"
+#include "core/jread.h"
 #include "dash/stream.h"
 #include "kernels/bench.h"
+#include "kernels/memory.h"
 
 /* ---- the models of a node on a counting backend ---- */
 
@@ -15,6 +18,7 @@ struct shapes {
     struct linset set;        /* of lin's mixers; its parameters are lin's */
     int64_t T;                /* row length */
     double unreal;            /* bytes counted for `lin` that no stage allocates: all but the mixers */
+    bool recompute, device;   /* activations are computed again; the backend has workspaces of its own */
 };
 
 static int no_values(void *ctx, const struct param *p, float *w, struct err *e)
@@ -59,32 +63,74 @@ static int64_t setting_i64(const struct node *n, const char *name, int64_t other
     return s && parse_i64(s, &v) ? v : otherwise;
 }
 
-/* The path of the teacher: a node's own `model` if that is an input, else that of what it refers to. "" when it is not there. */
-static void teacher_of(const struct node *n, char path[1024])
+/* What a node's `model` is in the end: a stage that trains one, or a path. Neither when it is not there. */
+static const struct node *teacher_of(const struct node *n, char path[1024])
 {
     path[0] = 0;
     for (size_t i = 0; i < n->kind->n_params; i++) {
         if (strcmp(n->kind->params[i].name, "model"))
             continue;
         if (n->ref[i] && n->ref[i][0])
-            teacher_of(n->ref[i][0], path);
-        else if (n->path[i])
+            return !strcmp(n->ref[i][0]->kind->name, "train") ? n->ref[i][0] : teacher_of(n->ref[i][0], path);
+        if (n->path[i])
             model_path(n->path[i], path);
     }
+    return NULL;
+}
+
+static bool teacher_cfg(const struct node *n, struct mcfg *c)
+{
+    char path[1024];
+    struct err ignored = ERR_INIT;
+    const struct node *made = teacher_of(n, path);
+    return made ? pretrain_cfg(made, c, &ignored) == 0 : *path && mcfg_load(c, path, &ignored) == 0;
+}
+
+/* Row length of the data: as packed here, or as the shard says that was given by flag. */
+static int64_t row_length(const struct node *n)
+{
+    int64_t seq = setting_i64(n, "seq", 0);
+    char path[1024], file[1024];
+    struct jdoc d;
+    struct err ignored = ERR_INIT;
+    for (size_t i = 0; !seq && i < n->kind->n_params; i++)
+        if (!strcmp(n->kind->params[i].name, "data") && n->path[i] &&
+            file_exists(path_join(file, node_path(n, "data", path), "shard.json")) && jdoc_load(&d, file, 1 << 20, &ignored) == 0) {
+            (void)jget_i64(&d, d.root, "", "seq", 1, INT32_MAX, &seq, &ignored);
+            jdoc_free(&d);
+        }
+    return seq ? seq : 1024;
+}
+
+/* A counting backend with the types of the one that will run. */
+static void counting(const struct env *env, struct backend *be)
+{
+    bool bf16 = env->rt.be ? env->rt.be->act == DT_BF16 : !strcmp(env->common->device, "cuda") && !strcmp(env->common->dtype, "bf16");
+    struct backend like = {.act = bf16 ? DT_BF16 : DT_F32, .stat = DT_F32, .determinism = "strict"};
+    backend_count(be, &like);
+}
+
+static bool on_device(const struct env *env)
+{
+    return env->rt.be ? strcmp(env->rt.be->ops->name, "cpu") != 0 : !strcmp(env->common->device, "cuda");
+}
+
+static bool recomputes(const struct env *env, const struct node *n)
+{
+    for (size_t i = 0; i < n->kind->n_params; i++)
+        if (!strcmp(n->kind->params[i].name, "recompute"))
+            return env->recompute || node_bool(n, "recompute");
+    return false;
 }
 
 /* 1 = made, 0 = the model is not there or not readable (its run will say why), -1 = error. */
-static int shapes_open(struct shapes *s, const struct node *n, struct err *e)
+static int shapes_open(struct shapes *s, const struct env *env, const struct node *n, struct err *e)
 {
-    static const struct backend like = {.act = DT_F32, .stat = DT_F32, .determinism = "strict"};
-    char path[1024];
     struct mcfg c, lc;
-    struct err ignored = ERR_INIT;
-    *s = (struct shapes){.T = setting_i64(n, "seq", 1024)};
-    teacher_of(n, path);
-    if (!*path || mcfg_load(&c, path, &ignored) != 0)
+    *s = (struct shapes){.T = row_length(n), .recompute = recomputes(env, n), .device = on_device(env)};
+    if (!teacher_cfg(n, &c))
         return 0;
-    backend_count(&s->be, &like);
+    counting(env, &s->be);
     int rc = model_new(&s->full, &s->be, &c, no_values, NULL, e);
     if (rc == 0)
         rc = mcfg_copy(&lc, &c, e);
@@ -183,7 +229,7 @@ static double tokens_of(const struct node *n)
 {
     const char *kind = n->kind->name;
     double list[64];
-    if (!strcmp(kind, "align") || !strcmp(kind, "search") || !strcmp(kind, "distill"))
+    if (!strcmp(kind, "align") || !strcmp(kind, "search") || !strcmp(kind, "distill") || !strcmp(kind, "train"))
         return (double)node_i64(n, "tokens") * (!strcmp(kind, "search") && node_has(n, "sweep")
                                                 ? (double)node_list_f64(n, "sweep", list, ARRAY_LEN(list)) : 1);
     if (!strcmp(kind, "hidden") || !strcmp(kind, "ruler"))
@@ -193,22 +239,50 @@ static double tokens_of(const struct node *n)
     return 0;
 }
 
+/* What a device's ops take beside: matrix products, logits of a chunk of rows in float through n heads, decays and inverses of the gated
+ * delta rule. The host's scratch is small. */
+static double workspace(const struct shapes *s, int64_t rows, int heads, bool grad)
+{
+    const struct mcfg *c = &s->full->cfg;
+    double ldz = (double)(CEIL_DIV(c->N, 8) * 8), each = ldz * 4 * MAX(heads, 1);
+    double chunk = MIN((double)rows, MIN(MAX(1024.0, 268435456.0 / each), 1310720000.0 / each));
+    double act = (double)dtype_size(s->be.act), gdn = (double)rows * (double)c->H * 64 * 2 * act;
+    return s->device ? 67108864.0 + heads * chunk * ldz * 4 + (grad && act < 4 ? chunk * ldz * act : 0) + gdn : 0;
+}
+
 /* Allocations of one KL stream of `micro` rows, with the activations of a student. */
-static int stream_memory(struct shapes *s, struct model *student, int64_t micro, bool cached, bool train, bool wgrad, struct err *e)
+static int stream_memory(struct shapes *s, struct model *student, int64_t micro, bool cached, bool train, bool wgrad,
+                         struct stage_cost *c, struct err *e)
 {
     struct shard shard = {.seq = s->T, .vocab = s->full->cfg.N};
     struct hcache cache = {0};
     struct stream st;
     struct acts a = {0};
-    struct acts_opts ao = {.rows = micro * s->T, .seqs = (int32_t)micro, .train = train, .wgrad = wgrad};
+    struct acts_opts ao = {.rows = micro * s->T, .seqs = (int32_t)micro, .train = train, .wgrad = wgrad, .recompute = s->recompute};
     if (train && wgrad)
         TRY(params_alloc(&student->params, true, true, e));
+    double stays = (double)s->be.mem_used_bytes;
     TRY(stream_open(&st, &s->be, &shard, s->full, cached ? &cache : NULL, micro, 1, e));
     int rc = student ? acts_open(&a, student, &ao, e) : 0;
+    double extra = workspace(s, micro * s->T, 2, train);
+    c->memory_bytes = (double)s->be.mem_peak_bytes + extra;
+    c->act_bytes = c->memory_bytes - stays;
     if (a.layer)
         acts_close(&a);
     stream_close(&st);
     return rc;
+}
+
+/* Free-running alignment: the student's activations, and the teacher's outputs of every layer, on top. */
+static int free_memory(struct shapes *s, int64_t micro, struct stage_cost *c, struct err *e)
+{
+    size_t keep, tmp;
+    struct acts_opts ao = {.rows = micro * s->T, .seqs = (int32_t)micro, .train = true, .wgrad = true, .recompute = s->recompute};
+    TRY(acts_plan(s->lin, &ao, &keep, &tmp, e));
+    double more = (double)(keep + tmp) + (double)(s->full->cfg.L * micro * s->T * s->full->cfg.d) * (double)dtype_size(s->be.act);
+    c->act_bytes += more;
+    c->memory_bytes += more;
+    return 0;
 }
 
 static int align_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
@@ -231,9 +305,11 @@ static int align_cost(struct shapes *s, const struct node *n, double rows, struc
     double mixers = 0; /* weights stand in mem_used; gradient and two moments */
     for (size_t i = 0; i < s->lin->params.n; i++)
         mixers += s->lin->params.v[i]->group == PG_MIXER ? (double)s->lin->params.v[i]->n * 4 : 0;
-    c->memory_bytes = (double)s->be.mem_used_bytes + (double)(keep + tmp) + 3 * mixers + 8.0 * (double)R * (double)s->full->cfg.d;
+    double act = (double)dtype_size(s->be.act), rows_bytes = (double)R * (double)s->full->cfg.d * act;
+    c->act_bytes = (double)(a.keep.cap_bytes + a.tmp.cap_bytes + keep + tmp) + 2 * rows_bytes + workspace(s, R, 0, false);
+    c->memory_bytes = (double)s->be.mem_used_bytes - (double)(a.keep.cap_bytes + a.tmp.cap_bytes) + 3 * mixers + c->act_bytes;
     acts_close(&a);
-    return 0;
+    return node_bool(n, "free_running") ? free_memory(s, micro, c, e) : 0;
 }
 
 static int search_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
@@ -247,8 +323,7 @@ static int search_cost(struct shapes *s, const struct node *n, double rows, stru
     TRY(model_assemble(&super, s->full, &s->set, &ao, e));
     c->flops = rows * (pass(super, s->T, true, false) + head(s->full, s->T, true, false) + (node_has(n, "hidden") ? 0
                            : pass(s->full, s->T, false, false)));
-    int rc = stream_memory(s, super, node_i64(n, "micro"), node_has(n, "hidden"), true, false, e);
-    c->memory_bytes = (double)s->be.mem_peak_bytes;
+    int rc = stream_memory(s, super, node_i64(n, "micro"), node_has(n, "hidden"), true, false, c, e);
     model_close(super);
     return rc;
 }
@@ -261,8 +336,7 @@ static int distill_cost(struct shapes *s, const struct node *n, double rows, str
     params_set_trainable(&m->params, -1, train);
     c->flops = rows * (pass(m, s->T, true, true) + head(s->full, s->T, true, true) + (node_has(n, "hidden") ? 0
                            : pass(s->full, s->T, false, false)));
-    int rc = stream_memory(s, m, MIN(node_i64(n, "micro"), node_i64(n, "batch")), node_has(n, "hidden"), train, train, e);
-    c->memory_bytes = (double)s->be.mem_peak_bytes;
+    int rc = stream_memory(s, m, MIN(node_i64(n, "micro"), node_i64(n, "batch")), node_has(n, "hidden"), train, train, c, e);
     model_close(m);
     return rc;
 }
@@ -274,16 +348,15 @@ static int select_cost(struct shapes *s, const struct node *n, double rows, stru
     if (!sweeps(n))
         return 0; /* not estimated */
     c->flops = rows * (pass(s->full, s->T, false, false) * (1 + (L + 1) / 2) + head(s->full, s->T, false, false) * (L + 1));
-    TRY(stream_memory(s, s->full, node_i64(n, "micro"), node_has(n, "hidden"), false, false, e));
-    c->memory_bytes = (double)s->be.mem_peak_bytes + L * (double)(node_i64(n, "micro") * s->T * s->full->cfg.d) * 4;
+    TRY(stream_memory(s, s->full, node_i64(n, "micro"), node_has(n, "hidden"), false, false, c, e));
+    c->memory_bytes += L * (double)(node_i64(n, "micro") * s->T * s->full->cfg.d) * 4;
     return 0;
 }
 
 static int hidden_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
 {
     c->flops = rows * pass(s->full, s->T, false, false);
-    TRY(stream_memory(s, NULL, node_i64(n, "micro"), false, false, false, e));
-    c->memory_bytes = (double)s->be.mem_peak_bytes;
+    TRY(stream_memory(s, NULL, node_i64(n, "micro"), false, false, false, c, e));
     return 0;
 }
 
@@ -299,7 +372,7 @@ static int ruler_cost(struct shapes *s, const struct node *n, struct stage_cost 
     if (!longest)
         return 0;
     struct model *m = NULL;
-    bool own = node_ref(n, "model") != NULL;
+    bool own = node_ref(n, "model") && strcmp(node_ref(n, "model")->kind->name, "train");
     if (own)
         TRY(hybrid(&m, s, n, false, e));
     else
@@ -316,6 +389,39 @@ static int ruler_cost(struct shapes *s, const struct node *n, struct stage_cost 
     return rc;
 }
 
+/* A model from scratch: weights, gradients, moments; activations of a micro-batch. */
+static int train_cost(const struct env *env, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    struct shapes s = {.T = row_length(n), .device = on_device(env)};
+    struct err ignored = ERR_INIT;
+    struct mcfg cfg;
+    struct acts a = {0};
+    int64_t micro = MIN(node_i64(n, "micro"), node_i64(n, "batch")), R = micro * s.T;
+    struct acts_opts ao = {.rows = R, .seqs = (int32_t)micro, .train = true, .wgrad = true, .recompute = recomputes(env, n)};
+    if (pretrain_cfg(n, &cfg, &ignored) != 0)
+        return 0; /* its run will say why */
+    counting(env, &s.be);
+    int rc = model_new(&s.full, &s.be, &cfg, no_values, NULL, e);
+    mcfg_free(&cfg);
+    if (rc == 0)
+        rc = params_alloc(&s.full->params, true, true, e);
+    double stays = (double)s.be.mem_used_bytes;
+    if (rc == 0)
+        rc = acts_open(&a, s.full, &ao, e);
+    if (rc == 0) {
+        struct view v = {(void *)(uintptr_t)64, DT_F32, 0};
+        struct op_head_ce op = {.dh = v, .dw = v, .rows = s.T, .dim = s.full->cfg.d, .vocab = s.full->cfg.N};
+        c->flops = (double)c->tokens / (double)s.T * (pass(s.full, s.T, true, true) + cost_head_ce(&op).flops);
+        c->memory_bytes = (double)s.be.mem_peak_bytes + workspace(&s, R, 1, true) +
+                          (double)R * ((double)s.full->cfg.d * (double)dtype_size(s.be.act) + 16);
+        c->act_bytes = c->memory_bytes - stays;
+    }
+    if (a.layer)
+        acts_close(&a);
+    model_close(s.full);
+    return rc;
+}
+
 int stage_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
 {
     const struct env *env = ctx;
@@ -326,22 +432,71 @@ int stage_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err
         c->tokens = (int64_t)tokens;
     if (!env || !env->estimate || c->tokens == 0)
         return 0;
-    int have = shapes_open(&s, n, e);
-    if (have <= 0)
-        return have;
-    double rows = (double)c->tokens / (double)s.T;
-    int rc = !strcmp(kind, "align")     ? align_cost(&s, n, rows, c, e)
+    int rc = 0;
+    if (!strcmp(kind, "train"))
+        rc = train_cost(env, n, c, e);
+    else {
+        int have = shapes_open(&s, env, n, e);
+        if (have <= 0)
+            return have;
+        double rows = (double)c->tokens / (double)s.T;
+        rc = !strcmp(kind, "align")     ? align_cost(&s, n, rows, c, e)
              : !strcmp(kind, "search")  ? search_cost(&s, n, rows, c, e)
              : !strcmp(kind, "distill") ? distill_cost(&s, n, rows, c, e)
              : !strcmp(kind, "select")  ? select_cost(&s, n, rows, c, e)
              : !strcmp(kind, "hidden")  ? hidden_cost(&s, n, rows, c, e)
              : !strcmp(kind, "ruler")   ? ruler_cost(&s, n, c, e)
                                         : 0;
-    c->memory_bytes = MAX(c->memory_bytes - s.unreal, 0);
-    shapes_close(&s);
+        c->memory_bytes = MAX(c->memory_bytes - s.unreal, 0);
+        shapes_close(&s);
+    }
     if (env->rate > 0)
         c->seconds = c->flops / env->rate;
     return rc;
+}
+
+/* ---- what fits ---- */
+
+double cost_limit(const struct env *env)
+{
+    if (env->common->memory_limit_bytes > 0)
+        return env->common->memory_limit_bytes;
+    if (env->rt.be)
+        return (double)backend_device_bytes(env->rt.be);
+    return (double)host_memory_bytes();
+}
+
+int cost_fits(const struct env *env, const struct node *n, const struct stage_cost *c, struct err *e)
+{
+    const double gib = 1 << 30, limit = cost_limit(env);
+    char help[160] = "take a smaller 'micro'";
+    if (limit <= 0 || c->memory_bytes <= limit)
+        return 0;
+    if (!recomputes(env, n) && n->kind->plan) { /* would computing activations again help? */
+        struct env other = *env;
+        struct stage_cost again = {0};
+        struct err ignored = ERR_INIT;
+        other.recompute = other.estimate = true;
+        other.rate = 0;
+        if (recomputes(&other, n) && n->kind->plan(&other, n, &again, &ignored) == 0 && again.memory_bytes < 0.99 * c->memory_bytes)
+            snprintf(help, sizeof help, "take a smaller 'micro', or set recompute: true (%.2f GiB then)", again.memory_bytes / gib);
+    }
+    return ERR(e, E_ENV,
+               "stage '%s' %s%sdoes not fit: %.2f GiB (%.2f for weights, gradients and moments, %.2f for activations and other memory of a "
+               "step), %s has %.2f GiB; %s",
+               n->stage->id, n->point, *n->point ? " " : "", c->memory_bytes / gib, (c->memory_bytes - c->act_bytes) / gib,
+               c->act_bytes / gib, env->common->memory_limit_bytes > 0 ? "--memory-limit" : env->rt.be ? "the device" : "this machine",
+               limit / gib, help);
+}
+
+int stage_fits(struct env *env, const struct node *n, struct err *e)
+{
+    struct stage_cost c = {0};
+    TRY(env_backend(env, e));
+    struct env own = *env;
+    own.estimate = true;
+    own.rate = 0;
+    return n->kind->plan ? n->kind->plan(&own, n, &c, e) || cost_fits(&own, n, &c, e) ? -1 : 0 : 0;
 }
 
 static void take_row(void *ctx, const struct bench_row *r)

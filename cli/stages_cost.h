@@ -12,6 +12,12 @@
 /* The plan hook of every kind. Tokens always; FLOPs and memory when env->estimate is set, time when env->rate (FLOP/s) is, too. An input
  * that is not there costs nothing. */
 int stage_plan(void *env, const struct node *n, struct stage_cost *out, struct err *e);
+/* What a stage may use: --memory-limit, else what the device has (the backend's, once it is open; else the host's). 0 = unknown. */
+double cost_limit(const struct env *env);
+/* E_ENV with the numbers, and what would help, when a stage that costs this does not fit. */
+int cost_fits(const struct env *env, const struct node *n, const struct stage_cost *c, struct err *e);
+/* The same for a stage that is about to run: plans it. Opens the backend. */
+int stage_fits(struct env *env, const struct node *n, struct err *e);
 /* FLOP/s of this machine for the estimates: COST_SHARE of what its matrix product does at (512, 1536, 576), measured for a moment. */
 #define COST_SHARE 0.5
 int cost_rate(struct env *env, double *rate, struct err *e);

@@ -30,14 +30,13 @@ static const struct param_spec gen_params[] = {
 static int gen_run(void *ctx, const struct node *n, struct run *r, struct err *e)
 {
     struct env *env = ctx;
-    struct model *m;
+    const struct tok *tok;
     int64_t lengths[64];
     char path[1024], mp[1024], essays[1024], data[1024], task_file[1024];
-    TRY(env_teacher(env, model_path(node_path(n, "model", path), mp), &m, e));
-    if (!m->tok)
-        return ERR(e, E_INPUT, "'%s' has no tokenizer", mp);
+    TRY(env_backend(env, e)); /* its threads */
+    TRY(env_tok(env, model_path(node_path(n, "model", path), mp), &tok, e));
     TRY(cli_bundled(data, "ruler/data", e));
-    struct ruler_gen_opts o = {.tokenizer_name = tok_family(m->tok), .tokenizer_sha256 = tok_sha256(m->tok), .lengths = lengths,
+    struct ruler_gen_opts o = {.tokenizer_name = tok_family(tok), .tokenizer_sha256 = tok_sha256(tok), .lengths = lengths,
                                .samples = node_i64(n, "samples"), .seed = node_i64(n, "seed"), .flavour = node_str(n, "flavour"),
                                .data_dir = data, .wonderwords = node_str(n, "wonderwords"), .pool = env->rt.pool};
     o.tasks = node_has(n, "tasks") ? node_str(n, "tasks") : NULL;
@@ -45,7 +44,7 @@ static int gen_run(void *ctx, const struct node *n, struct run *r, struct err *e
     o.task_file = node_has(n, "task_file") ? node_path(n, "task_file", task_file) : NULL;
     o.n_lengths = node_list_i64(n, "lengths", lengths, ARRAY_LEN(lengths));
     struct ruler_tokens tokens = {0};
-    int rc = ruler_tokens_open(&tokens, m->tok, o.flavour, &o.counter, e);
+    int rc = ruler_tokens_open(&tokens, tok, o.flavour, &o.counter, e);
     rc = rc ? rc : ruler_gen(&o, r->out, e);
     ruler_tokens_close(&tokens);
     TRY(rc);
@@ -72,6 +71,8 @@ static const struct param_spec pack_params[] = {
     {.name = "text_share", .type = PT_NUM, .def = "0.12", .lo = 0, .hi = 1, .help = "share of rows that are text, when both are given"},
     {.name = "text_rows", .type = PT_INT, .unit = "rows", .def = "0", .lo = 0, .hi = 1e9,
      .help = "rows of text when only text is given; 0 = all"},
+    {.name = "repeat_text", .type = PT_BOOL, .def = "",
+     .help = "text that is too short for its share of rows is used again, cut at other places"},
     {.name = "seed", .type = PT_INT, .def = "0", .lo = 0, .hi = 4294967295.0, .help = "order of samples and rows"}};
 
 struct row {
@@ -200,11 +201,11 @@ static int read_text(struct packer *p, const char *path, const char *key, struct
     return rc;
 }
 
-/* Blocks of the token stream, evenly spread over it. */
-static int text_rows(struct packer *p, int64_t want, struct err *e)
+/* Blocks of the token stream, evenly spread over it; repeat: as often as it takes, each time cut at other places. */
+static int text_rows(struct packer *p, int64_t want, bool repeat, struct err *e)
 {
-    int64_t have = (int64_t)p->text.n / p->seq;
-    if (want > have)
+    int64_t have = (int64_t)p->text.n / p->seq, once = MIN(want, have);
+    if (want > have && (!repeat || have == 0))
         return ERR(e, E_INPUT, "pack: %" PRId64 " rows of text wanted, the files hold %" PRId64 " rows of %" PRId64 " tokens", want, have,
                    p->seq);
     uint8_t *mask = malloc((size_t)p->seq);
@@ -212,8 +213,10 @@ static int text_rows(struct packer *p, int64_t want, struct err *e)
         return err_nomem(e, (size_t)p->seq, "a mask");
     memset(mask, TOK_PRESENT, (size_t)p->seq);
     int rc = 0;
-    for (int64_t i = 0; rc == 0 && i < want; i++)
-        rc = push(&p->rows, &p->n, &p->cap, p->text.v + (i * have / want) * p->seq, mask, p->seq, p->seq, false, e);
+    for (int64_t i = 0; rc == 0 && i < want; i++) {
+        int64_t pass = i / once, at = (i % once * have / once) * p->seq + pass * 379 % p->seq;
+        rc = push(&p->rows, &p->n, &p->cap, p->text.v + MIN(at, (int64_t)p->text.n - p->seq), mask, p->seq, p->seq, false, e);
+    }
     free(mask);
     return rc;
 }
@@ -260,7 +263,7 @@ static int pack_sources(struct packer *p, const struct node *n, struct err *e)
     if (p->text.n) {
         double share = node_f64(n, "text_share");
         int64_t want = p->n ? (int64_t)floor((double)p->n * share / (1 - fmin(share, 0.999)) + 0.5) : node_i64(n, "text_rows");
-        TRY(text_rows(p, want ? want : (int64_t)p->text.n / p->seq, e));
+        TRY(text_rows(p, want ? want : (int64_t)p->text.n / p->seq, node_bool(n, "repeat_text"), e));
     }
     if (p->n)
         return 0;
@@ -273,13 +276,11 @@ static int pack_sources(struct packer *p, const struct node *n, struct err *e)
 static int pack_run(void *ctx, const struct node *n, struct run *r, struct err *e)
 {
     struct env *env = ctx;
-    struct model *m;
+    const struct tok *tok;
     struct shard_out o = {0};
     char path[1024], mp[1024];
-    TRY(env_teacher(env, model_path(node_path(n, "model", path), mp), &m, e));
-    if (!m->tok)
-        return ERR(e, E_INPUT, "'%s' has no tokenizer", mp);
-    struct packer p = {.tok = m->tok, .seq = node_i64(n, "seq")};
+    TRY(env_tok(env, model_path(node_path(n, "model", path), mp), &tok, e));
+    struct packer p = {.tok = tok, .seq = node_i64(n, "seq")};
     int rc = pack_sources(&p, n, e);
     if (rc == 0)
         rc = write_rows(&p, r->out, (uint64_t)node_i64(n, "seed"), &o, e);

@@ -11,42 +11,11 @@
 #include "dash/distill.h"
 #include "dash/search.h"
 
-static const char *const schedule_words[] = {"const", "cosine", "linear", NULL};
 static const char *const loss_words[] = {"l2norm", "mse", NULL};
 static const char *const expand_words[] = {"head", "row", NULL};
 static const char *const anneal_words[] = {"linear", "exp", "none", NULL};
 static const char *const layer0_words[] = {"paper", "search", "linear", "full", NULL};
 static const char *const relax_words[] = {"soft", "straight-through", "bilevel", NULL};
-
-/* Updates for a number of tokens, by the mean row length of the rows in use; at least one. */
-static int64_t steps_for(const struct work *w, int64_t tokens, int64_t batch)
-{
-    double sum = 0;
-    for (int64_t r = w->row_lo; r < w->row_hi; r++)
-        sum += w->data.len[r];
-    double per_step = sum / (double)(w->row_hi - w->row_lo) * (double)batch;
-    return tokens == 0 ? 0 : MAX((int64_t)1, (int64_t)floor((double)tokens / per_step + 0.5));
-}
-
-/* From so many steps on the held-out loss is looked at every so many steps or more often, and the best checkpoint stands beside the last
- * one. */
-enum { LONG_TRAINING = 200 };
-
-static void train_opts(struct train_opts *o, const struct node *n, const struct work *w, const struct run *r, const char *stage,
-                       int64_t tokens, const char *metrics)
-{
-    *o = (struct train_opts){.stage = stage, .dir = r->work, .metrics_path = metrics, .batch = node_i64(n, "batch"),
-                             .micro = node_i64(n, "micro"), .warmup = node_i64(n, "warmup"), .lr = {node_f64(n, "lr"),
-                                 node_f64(n, "lr_mixer")}, .lr_end = node_f64(n, "lr_end"),
-                             .schedule = (enum schedule)word_at(schedule_words, node_str(n, "schedule")), .b1 = node_f64(n, "beta1"),
-                             .b2 = node_f64(n, "beta2"), .eps = node_f64(n, "eps"), .wd = node_f64(n, "wd"), .clip = node_f64(n, "clip"),
-                             .seed = (uint64_t)node_i64(n, "seed"), .row_lo = w->row_lo, .row_hi = w->row_hi,
-                             .ckpt_every = node_i64(n, "ckpt_every"), .log_every = 1};
-    o->micro = MIN(o->micro, o->batch);
-    o->steps = steps_for(w, tokens, o->batch);
-    o->keep_best = o->steps >= LONG_TRAINING;
-    o->eval_every = o->keep_best ? MIN(o->steps / 4, LONG_TRAINING) : MAX(o->steps / 4, 1);
-}
 
 /* ---- hidden ---- */
 
@@ -88,21 +57,13 @@ static const struct param_spec align_params[] = {
     {.name = "gate_scale", .type = PT_NUM, .def = "1.0", .lo = 0, .hi = 10, .help = "factor on the fresh output gate projection"},
     {.name = "conv", .type = PT_BOOL, .def = "false", .help = "short convolution of 4 taps on q, k, v"},
     {.name = "gate", .type = PT_BOOL, .def = "true", .help = "output gate"},
-    P_ROWS, P_SEED, P_CKPT};
-
-static void put_best(struct result *res, const struct train_opts *o, const struct train_result *t)
-{
-    if (!o->keep_best)
-        return;
-    jw_ki64(&res->w, "best_step", t->best_step);
-    jw_kf64(&res->w, "heldout_best", t->best);
-}
+    P_ROWS, P_SEED, P_CKPT, P_RECOMPUTE};
 
 static int align_go(struct env *env, const struct node *n, struct run *r, struct work *w, struct err *e)
 {
     char metrics[1024];
     struct align_opts o = {.squared = !strcmp(node_str(n, "loss"), "mse"), .free_running = node_bool(n, "free_running"),
-                           .heldout = w->heldout};
+                           .heldout = w->heldout, .recompute = node_bool(n, "recompute")};
     struct align_result out;
     struct linset_opts lo = LINSET_OPTS;
     struct result res;
@@ -113,7 +74,7 @@ static int align_go(struct env *env, const struct node *n, struct run *r, struct
     lo.conv = node_bool(n, "conv");
     lo.gate = node_bool(n, "gate");
     TRY(linset_make(&w->lin, w->teacher, &lo, e));
-    train_opts(&o.train, n, w, r, "align", node_i64(n, "tokens"), path_join(metrics, r->out, "metrics.tsv"));
+    work_train_opts(&o.train, n, w, r, "align", node_i64(n, "tokens"), path_join(metrics, r->out, "metrics.tsv"));
     TRY(align_run(w->teacher, w->lin, &w->data, &o, &out, e));
     TRY(linset_save(w->lin, r->out, "float32", e));
     if (o.train.keep_best) { /* out/best is a set of mixers, too */
@@ -127,7 +88,7 @@ static int align_go(struct env *env, const struct node *n, struct run *r, struct
     jw_ki64(&res.w, "steps", out.train.steps);
     jw_kf64(&res.w, "loss_first", out.train.loss_first);
     jw_kf64(&res.w, "loss_last", out.train.loss_last);
-    put_best(&res, &o.train, &out.train);
+    work_put_best(&res, &o.train, &out.train);
     jw_kf64(&res.w, "heldout_before", out.train.eval_first[0]);
     jw_kf64(&res.w, "heldout_after", out.train.eval_last[0]);
     for (int64_t l = 0; l < w->teacher->cfg.L; l++) {
@@ -186,7 +147,7 @@ static const struct param_spec search_params[] = {
     {.name = "relax", .type = PT_WORD, .def = "soft", .words = relax_words,
      .help = "straight-through: one-hot forward; bilevel: mixer weights learn on the other half of the rows"},
     {.name = "lr_weights", .type = PT_NUM, .def = "0.0001", .lo = 0, .hi = 10, .help = "bilevel: learning rate of the weights"},
-    P_POSITIONS, P_ROWS, P_CKPT};
+    P_POSITIONS, P_ROWS, P_CKPT, P_RECOMPUTE};
 
 struct fill { /* runs of one search stage */
     const struct node *n;
@@ -391,8 +352,9 @@ static void search_opts_of(struct search_opts *o, const struct node *n, const st
                               .b2 = node_f64(n, "beta2"), .eps = node_f64(n, "eps"), .alpha_init_std = node_f64(n, "alpha_init_std"),
                               .tau = node_f64(n, "tau"), .layer0 = (enum layer0)word_at(layer0_words, node_str(n, "layer0")),
                               .positions = (enum positions)word_at(positions_words, node_str(n, "positions")), .row_lo = w->row_lo,
-                              .row_hi = w->row_hi, .heldout = w->heldout, .ckpt_every = node_i64(n, "ckpt_every")};
-    o->steps = steps_for(w, node_i64(n, "tokens"), o->micro);
+                              .row_hi = w->row_hi, .heldout = w->heldout, .ckpt_every = node_i64(n, "ckpt_every"),
+                              .recompute = node_bool(n, "recompute")};
+    o->steps = work_steps(w, node_i64(n, "tokens"), o->micro);
 }
 
 static int search_args(const struct node *n, struct err *e)
@@ -497,7 +459,7 @@ static const struct param_spec distill_params[] = {
     {.name = "window", .type = PT_INT, .unit = "tokens", .def = "128", .lo = 1, .hi = 1e6, .help = "of Window layers"},
     {.name = "tau", .type = PT_NUM, .def = "1.0", .lo = 0.01, .hi = 100, .help = "temperature of the KL"},
     {.name = "init_from", .type = PT_REF, .def = "", .help = "go on from a finished run's hybrid"},
-    P_POSITIONS, P_ROWS, P_SEED, P_CKPT};
+    P_POSITIONS, P_ROWS, P_SEED, P_CKPT, P_RECOMPUTE};
 
 static int read_layers(const struct node *n, struct run *r, int layers, enum mixer_kind *kind, struct err *e)
 {
@@ -526,7 +488,7 @@ static int distill_go(struct env *env, const struct node *n, struct run *r, stru
     unsigned ops[MAX_LAYERS];
     char path[1024], mp[1024];
     struct distill_opts o = {.tau = node_f64(n, "tau"), .positions = (enum positions)word_at(positions_words, node_str(n, "positions")),
-                             .heldout = w->heldout};
+                             .heldout = w->heldout, .recompute = node_bool(n, "recompute")};
     struct distill_result out;
     struct result res;
     TRY(read_layers(n, r, (int)w->teacher->cfg.L, kind, e));
@@ -539,7 +501,7 @@ static int distill_go(struct env *env, const struct node *n, struct run *r, stru
     else
         TRY(model_assemble(student, w->teacher, w->lin, &ao, e));
     int64_t tokens = node_i64(n, "tokens");
-    train_opts(&o.train, n, w, r, "distill", tokens, path_join(path, r->out, "metrics.tsv"));
+    work_train_opts(&o.train, n, w, r, "distill", tokens, path_join(path, r->out, "metrics.tsv"));
     TRY(distill_run(*student, w->teacher, &w->data, w->hidden, &o, &out, e));
     TRY(model_save(*student, r->out, "float32", r->key, e));
     if (o.train.keep_best) {
@@ -559,7 +521,7 @@ static int distill_go(struct env *env, const struct node *n, struct run *r, stru
     jw_kf64(&res.w, "kl_answers_after", out.after.answers / fmax(out.after.n_answers, 1));
     jw_kf64(&res.w, "loss_first", out.train.loss_first);
     jw_kf64(&res.w, "loss_last", out.train.loss_last);
-    put_best(&res, &o.train, &out.train);
+    work_put_best(&res, &o.train, &out.train);
     str_free(&spec);
     return result_save(&res, r, e);
 }

@@ -5,8 +5,9 @@
 #include "cli/stages.h"
 #include "dash/selection.h"
 #include "dash/stream.h"
+#include "model/trainer.h"
 
-extern const char *const positions_words[3];
+extern const char *const positions_words[3], *const schedule_words[4];
 int word_at(const char *const *words, const char *s); /* index; 0 when it is none of them */
 
 #define P_MODEL {.name = "model", .type = PT_REF, .help = "the teacher: a model folder, .gguf file or input"}
@@ -32,6 +33,9 @@ int word_at(const char *const *words, const char *s); /* index; 0 when it is non
     {.name = "micro", .type = PT_INT, .unit = "rows", .def = "4", .lo = 1, .hi = 64, .help = "rows computed at once"}
 #define P_SEED {.name = "seed", .type = PT_INT, .def = "42", .lo = 0, .hi = 4294967295.0, .help = "data order and initialisation"}
 #define P_CKPT {.name = "ckpt_every", .type = PT_INT, .unit = "steps", .def = "20", .lo = 0, .hi = 1e9, .help = "checkpoint interval", .free = true}
+#define P_RECOMPUTE                                                                                                                                      \
+    {.name = "recompute", .type = PT_BOOL, .def = "", \
+     .help = "activations are computed again in the backward instead of kept: less memory, the same results", .free = true}
 #define P_POSITIONS {.name = "positions", .type = PT_WORD, .def = "all", .words = positions_words, .help = "positions whose KL counts (all: the paper's)"}
 
 struct work {
@@ -46,6 +50,13 @@ int work_open(struct work *w, struct env *env, const struct node *n, bool data, 
 /* Rows in use and held out, from row_lo, row_hi, heldout. */
 int work_rows(struct work *w, const struct node *n, struct err *e);
 void work_close(struct work *w);
+/* Updates for a number of tokens, by the mean row length of the rows in use; at least one (0 for no tokens). */
+int64_t work_steps(const struct work *w, int64_t tokens, int64_t batch);
+/* What a training stage's parameters say; both learning rates are `lr` unless the kind has `lr_mixer`. Long trainings keep the best. */
+void work_train_opts(struct train_opts *o, const struct node *n, const struct work *w, const struct run *r, const char *stage,
+                     int64_t tokens, const char *metrics);
+/* result.json: the best checkpoint's step and held-out loss, where one is kept. */
+void work_put_best(struct result *res, const struct train_opts *o, const struct train_result *t);
 /* out/selection.json and out/identity.txt, and what result.json says of them; res is begun, and saved here. */
 int save_selection(const struct selection *s, struct run *r, struct result *res, struct err *e);
 

@@ -184,7 +184,8 @@ static int open_student(struct aligner *a, struct err *e)
     /* only the linear mixers learn; gradients and moments belong to the student's parameters, weights are shared with the set */
     for (size_t i = 0; i < a->student->params.n; i++)
         a->student->params.v[i]->trainable = params_find(&a->lin->params, a->student->params.v[i]->name) != NULL;
-    struct acts_opts ao = {.rows = a->R, .seqs = (int32_t)a->o->train.micro, .train = true, .wgrad = true};
+    struct acts_opts ao = {.rows = a->R, .seqs = (int32_t)a->o->train.micro, .train = true, .wgrad = true,
+                           .recompute = a->o->recompute};
     TRY(acts_open(&a->s_acts, a->student, &ao, e));
     return be_view(a->be, a->be->act, a->L * a->R * a->D, &a->target, e);
 }

@@ -15,6 +15,7 @@ struct align_opts {
     bool squared;      /* mse; else l2norm */
     bool free_running;
     int64_t heldout;   /* the shard's last rows, for evaluation */
+    bool recompute;    /* free running: activations computed again in the backward (acts_opts); else nothing */
     struct train_opts train; /* steps, batch, micro, lr, ... ; row_hi must leave the held-out rows */
 };
 struct align_result {

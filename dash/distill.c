@@ -61,7 +61,8 @@ int distill_run(struct model *student, struct model *teacher, const struct shard
                    o->train.row_lo, o->train.row_hi, o->heldout, data->rows);
     bool train = o->train.steps > 0;
     params_set_trainable(&student->params, -1, train);
-    struct acts_opts ao = {.rows = o->train.micro * data->seq, .seqs = (int32_t)o->train.micro, .train = train, .wgrad = train};
+    struct acts_opts ao = {.rows = o->train.micro * data->seq, .seqs = (int32_t)o->train.micro, .train = train, .wgrad = train,
+                           .recompute = o->recompute};
     struct train_loss loss = {.ctx = &d, .weight = row_weight, .micro = micro, .eval = eval, .eval_names = {"kl", "kl_answers"},
                               .n_eval = 2, .keep = &d.st.flops_forward, .n_keep = 1};
     int rc = stream_open(&d.st, student->be, data, teacher, cache, o->train.micro, o->tau, e) || acts_open(&d.acts, student, &ao, e);

@@ -10,6 +10,7 @@ struct distill_opts {
     double tau;
     enum positions positions;
     int64_t heldout;
+    bool recompute;          /* activations computed again in the backward (acts_opts) */
     struct train_opts train; /* steps 0: assembled, evaluated, not trained */
 };
 struct distill_result {

@@ -387,7 +387,8 @@ static int open_bench(struct bench *b, struct searcher *s, struct model *teacher
     bool bilevel = o->relax == RELAX_BILEVEL;
     // bilevel: the first half is the logits', the second the weights'
     int64_t mid = bilevel ? o->row_lo + (o->row_hi - o->row_lo) / 2 : o->row_hi;
-    struct acts_opts ao = {.rows = o->micro * data->seq, .seqs = (int32_t)o->micro, .train = true, .wgrad = bilevel};
+    struct acts_opts ao = {.rows = o->micro * data->seq, .seqs = (int32_t)o->micro, .train = true, .wgrad = bilevel,
+                           .recompute = o->recompute};
     TRY(assemble(&b->super, teacher, lin, &s->g, o->window, bilevel, e));
     TRY(set_p(b->super, &s->g, 1, false, e));
     TRY(acts_open(&b->acts, b->super, &ao, e));

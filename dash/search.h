@@ -37,6 +37,7 @@ struct search_opts {
     uint64_t seed;
     int64_t row_lo, row_hi, heldout; /* training rows; the shard's last rows */
     int64_t ckpt_every;
+    bool recompute;          /* activations computed again in the backward (acts_opts) */
 };
 struct search_result {
     struct selection sel;

@@ -32,6 +32,7 @@ struct run;
 struct stage_cost {
     int64_t tokens;
     double flops, memory_bytes, seconds; /* seconds 0 = unknown */
+    double act_bytes;                    /* of memory_bytes: what lives for a step, activations above all; the rest stays */
 };
 struct stage_kind {
     const char *name, *about;

@@ -3,8 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/host.h"
+#include "kernels/memory.h"
 #include "kernels/ops.h"
 
 const char *dtype_name(enum dtype dt)
@@ -65,6 +67,27 @@ int host_sync(struct backend *be, struct err *e)
     UNUSED(be);
     UNUSED(e);
     return 0;
+}
+
+/* RAM, or less where the control group of this process allows less. */
+int64_t host_memory_bytes(void)
+{
+    static const char *const files[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        FILE *f = fopen(files[i], "r");
+        long long limit;
+        if (f && fscanf(f, "%lld", &limit) == 1 && limit > 0)
+            bytes = MIN(bytes, (int64_t)limit);
+        if (f)
+            fclose(f);
+    }
+    return MAX(bytes, (int64_t)0);
+}
+
+int64_t backend_device_bytes(const struct backend *be)
+{
+    return be_is_host(be) ? host_memory_bytes() : cuda_free_bytes(be) + be->mem_used_bytes;
 }
 
 bool be_is_host(const struct backend *be)

@@ -1,5 +1,7 @@
 /* Stands in for kernels/cuda in builds without it. */
+#include "kernels/memory.h"
 #include "kernels/ops.h"
+#include "kernels/step.h"
 
 #ifndef DASH_HAVE_CUDA
 int backend_open_cuda(struct backend *be, enum dtype act, struct err *e)
@@ -9,5 +11,51 @@ int backend_open_cuda(struct backend *be, enum dtype act, struct err *e)
     return ERR(e, E_ENV,
                "this build has no CUDA backend; install the CUDA toolkit (12.8 or later), then configure with -DDASH_CUDA=ON "
                "(nvcc is looked for in PATH and in $CUDACXX), or use --device cpu");
+}
+
+int64_t cuda_free_bytes(const struct backend *be)
+{
+    UNUSED(be);
+    return 0;
+}
+
+bool cuda_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear *l, int count)
+{
+    UNUSED(be);
+    UNUSED(x);
+    UNUSED(rows);
+    UNUSED(k);
+    UNUSED(l);
+    UNUSED(count);
+    return false;
+}
+bool cuda_add_norm(struct backend *be, const struct step_add_norm *d)
+{
+    UNUSED(be);
+    UNUSED(d);
+    return false;
+}
+bool cuda_rope_put(struct backend *be, const struct step_rope_put *d)
+{
+    UNUSED(be);
+    UNUSED(d);
+    return false;
+}
+bool cuda_replay_begin(struct backend *be, const struct replay_key *key, struct view *kept)
+{
+    UNUSED(be);
+    UNUSED(key);
+    UNUSED(kept);
+    return false;
+}
+void cuda_replay_end(struct backend *be, struct view kept)
+{
+    UNUSED(be);
+    UNUSED(kept);
+}
+int cuda_fused(const struct backend *be)
+{
+    UNUSED(be);
+    return 0;
 }
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/ops.h"
+#include "kernels/step.h"
 #include "model/model_int.h"
 
 /* ---- memory ---- */
@@ -314,6 +315,42 @@ int cache_plan_rows(struct cache_rows *out, const struct cache *c, int32_t slot0
 
 /* ---- one step ---- */
 
+/* All that the op calls of a step with one new token in every sequence depend on, but for what was uploaded: they can be replayed then.
+ * Work is divided by the power of two above the longest sequence. */
+static struct replay_key step_key(const struct model *m, const struct acts *a, const struct cache *c, int32_t slot0, const struct batch *b,
+                                  int64_t longest)
+{
+    struct replay_key k = {.n = 0};
+    uint64_t layers = 14695981039346656037ull, bucket = 1;
+    for (int64_t l = 0; l < m->cfg.L; l++) {
+        const struct layer *y = &m->layer[l];
+        uint64_t w[MIX_N_KINDS + 2] = {y->ops, (uint64_t)(c->ablate && c->ablate[l])};
+        memcpy(w + 2, y->p, sizeof y->p);
+        for (size_t i = 0; i < sizeof w; i++)
+            layers = (layers ^ ((const unsigned char *)w)[i]) * 1099511628211ull;
+    }
+    while (bucket < (uint64_t)longest)
+        bucket *= 2;
+    const uint64_t words[] = {(uintptr_t)m,
+                              (uintptr_t)a->keep.base,
+                              (uintptr_t)a->tmp.base,
+                              a->keep.used_bytes,
+                              (uintptr_t)c,
+                              (uint64_t)c->capacity,
+                              (uint64_t)slot0,
+                              (uint64_t)b->seqs.n,
+                              (uintptr_t)b->ids.p,
+                              (uintptr_t)b->pos.p,
+                              (uintptr_t)m->rope->cos.p,
+                              (uint64_t)m->rope->rows,
+                              (uintptr_t)m->layer[0].norm1->w.p,
+                              layers,
+                              bucket};
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        k.v[k.n++] = words[i];
+    return k;
+}
+
 int model_step(struct model *m, struct acts *a, struct cache *c, int32_t slot0, struct batch *b, struct view *hidden, struct err *e)
 {
     const struct fwd_opts fo = {.ablate = c->ablate};
@@ -339,7 +376,15 @@ int model_step(struct model *m, struct acts *a, struct cache *c, int32_t slot0, 
     int rc = cache_plan_rows(&rows, c, slot0, q, m->be, &a->keep, &h, e);
     if (rc == 0) {
         struct run r = {.be = m->be, .m = m, .a = a, .b = b, .cache = c, .rows = &rows, .slot0 = slot0};
-        model_run_fwd(&r, &fo, hidden);
+        a->saved = false;
+        a->first = 0;
+        bool single = q->rows == q->n;
+        struct replay_key key = step_key(m, a, c, slot0, b, longest);
+        if (!single || !be_replay_begin(m->be, &key, hidden)) {
+            model_run_fwd(&r, &fo, hidden);
+            if (single)
+                be_replay_end(m->be, *hidden);
+        }
         for (int32_t i = 0; i < q->n; i++)
             c->len[slot0 + i] += seqs_qlen(q, i);
         rc = be_sync(m->be, e); /* the index arrays on the host end here */

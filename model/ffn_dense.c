@@ -1,6 +1,7 @@
 #include "model/ffn.h"
 
 #include "kernels/ops.h"
+#include "kernels/step.h"
 
 enum { P_GATE, P_UP, P_DOWN, P_GATEB, P_UPB, P_DOWNB, P_COUNT };
 enum { S_G, S_U };
@@ -36,14 +37,20 @@ static struct view activated(const struct mx *c, const struct ffn *x, struct vie
     return h;
 }
 
+static struct view bias_of(const struct param *p)
+{
+    return p ? p->w : NO_VIEW;
+}
+
 static void dense_fwd(const struct mx *c, const struct ffn *x, struct view h, struct view y, struct ffn_save *sv)
 {
     size_t mark = dmem_mark(c->tmp);
     struct dmem *a = c->save ? c->keep : c->tmp;
     int64_t rows = c->seqs->rows;
     struct view g = dmem_take(a, c->be->act, rows * x->f), u = dmem_take(a, c->be->act, rows * x->f);
-    linear_fwd(c->be, rows, g, h, x->p[P_GATE], x->p[P_GATEB], false);
-    linear_fwd(c->be, rows, u, h, x->p[P_UP], x->p[P_UPB], false);
+    struct step_linear l[2] = {{.y = g, .w = x->p[P_GATE]->w, .bias = bias_of(x->p[P_GATEB]), .n = x->f},
+                               {.y = u, .w = x->p[P_UP]->w, .bias = bias_of(x->p[P_UPB]), .n = x->f}};
+    be_linear_many(c->be, h, rows, x->d, l, 2);
     linear_fwd(c->be, rows, y, activated(c, x, g, u), x->p[P_DOWN], x->p[P_DOWNB], false);
     if (c->save) {
         sv->v[S_G] = g;

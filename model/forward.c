@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/ops.h"
+#include "kernels/step.h"
 #include "model/model_int.h"
 
 /* ---- forward ---- */
@@ -96,6 +97,44 @@ static void layer_fwd(const struct run *r, int64_t l, struct view x, struct view
     dmem_release(&a->tmp, mark);
 }
 
+/* The same while decoding. h: norm of x by this layer's first weight; on return out is the layer's output and h its norm by `next`. The
+ * sums and norms of layer_fwd, in pairs. */
+static void layer_step(const struct run *r, int64_t l, struct view x, struct view u, struct view out, struct view h,
+                       const struct param *next, const struct fwd_opts *o)
+{
+    struct acts *a = r->a;
+    size_t mark = dmem_mark(&a->tmp);
+    const struct layer *lay = &r->m->layer[l];
+    struct mx c = layer_ctx(r, lay, false, false);
+    struct view y = dmem_take(&a->tmp, r->be->act, x.n);
+    struct step_add_norm d = {
+        .u = u, .h = h, .x = x, .y = y, .w = lay->norm2->w, .rows = r->b->seqs.rows, .dim = r->m->cfg.d, .eps = r->m->cfg.eps};
+    if (o->ablate && o->ablate[l])
+        be_zero(r->be, y);
+    else
+        mixers_fwd(r, &c, l, h, y, NULL);
+    be_add_norm(r->be, &d);
+    lay->ffn.type->fwd(&c, &lay->ffn, h, y, NULL);
+    d.u = out;
+    d.x = u;
+    d.w = next->w;
+    be_add_norm(r->be, &d);
+    dmem_release(&a->tmp, mark);
+}
+
+static void model_run_step(const struct run *r, const struct fwd_opts *o, struct view x)
+{
+    struct acts *a = r->a;
+    const struct mcfg *cfg = &r->m->cfg;
+    struct view u = dmem_take(&a->keep, r->be->act, x.n);
+    a->hidden = dmem_take(&a->keep, r->be->act, x.n);
+    norm_rows(r, a->hidden, NO_VIEW, x, r->m->layer[0].norm1);
+    for (int64_t l = 0; l < cfg->L; l++)
+        layer_step(r, l, x, u, x, a->hidden, l + 1 < cfg->L ? r->m->layer[l + 1].norm1 : r->m->norm, o);
+    a->x_last = x;
+    a->rstd_last = NO_VIEW;
+}
+
 void acts_reset(struct acts *a)
 {
     a->keep.used_bytes = a->tmp.used_bytes = 0;
@@ -112,6 +151,11 @@ void model_run_fwd(const struct run *r, const struct fwd_opts *o, struct view *h
     if (!x.p) {
         x = dmem_take(&a->keep, r->be->act, n);
         be_embed(r->be, &(struct op_embed){.y = x, .w = r->m->embed->w, .ids = r->b->ids, .rows = rows, .vocab = cfg->N, .dim = cfg->d});
+    }
+    if (r->cache && !o->save && !o->x0.p && !o->on_mixer && !o->on_stream) {
+        model_run_step(r, o, x);
+        *hidden = a->hidden;
+        return;
     }
     if (!o->save) {
         u = dmem_take(&a->keep, r->be->act, n);
@@ -268,7 +312,8 @@ static void layer_bwd(const struct run *r, int64_t l, struct view dx, bool *zero
     dmem_release(&r->a->tmp, mark);
 }
 
-/* What the forward did not keep of layer l; it stands behind the streams until the layer's backward is done. The output goes where it is. */
+/* What the forward did not keep of layer l; it stands behind the streams until the layer's backward is done. The output goes where it is.
+ */
 static void layer_again(const struct run *r, int64_t l, struct view out)
 {
     static const struct fwd_opts again = {.save = true};

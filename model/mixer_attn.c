@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "kernels/ops.h"
+#include "kernels/step.h"
 
 enum { P_Q, P_K, P_V, P_O, P_QB, P_KB, P_VB, P_OB, P_QN, P_KN, P_COUNT };
 enum { S_Q, S_K, S_V, S_O1, S_O2, S_LSE1, S_LSE2, S_QPRE, S_KPRE, S_RQ, S_RK };
@@ -254,38 +255,86 @@ static void put_rows(const struct mx *c, struct view dst, struct view di, struct
         be_gather(c->be, &(struct op_gather){.dst = dst, .src = src, .di = di, .si = si, .rows = rows, .dim = dim});
 }
 
+/* Projections of new tokens, q and k not yet rotated. */
+static void project_new(const struct mx *c, const struct mixer *x, struct view h, struct view out[3])
+{
+    const int which[3] = {P_Q, P_K, P_V};
+    struct step_linear l[3];
+    for (int i = 0; i < 3; i++) {
+        const struct param *w = x->p[which[i]], *bias = x->p[which[i] + P_QB];
+        out[i] = dmem_take(c->tmp, c->be->act, c->seqs->rows * w->dims[0]);
+        l[i] = (struct step_linear){.y = out[i], .w = w->w, .bias = bias ? bias->w : NO_VIEW, .n = w->dims[0]};
+    }
+    be_linear_many(c->be, h, c->seqs->rows, x->s.d, l, 3);
+}
+
+/* q (rotated) of new tokens whose keys and values go to rows di of the cache and are read from there. */
+static struct view put_new(const struct mx *c, const struct mixer *x, struct view h, struct view keys, struct view values, struct view di)
+{
+    int64_t rows = c->seqs->rows;
+    struct view p[3], pre, rstd;
+    if (x->p[P_QN] || x->p[P_KN]) {
+        struct view q = project(c, c->tmp, x, h, P_Q, x->s.h, &pre, &rstd), k = project(c, c->tmp, x, h, P_K, x->s.g, &pre, &rstd);
+        struct view v = dmem_take(c->tmp, c->be->act, rows * x->s.g * x->s.vdim);
+        linear_fwd(c->be, rows, v, h, x->p[P_V], x->p[P_VB], false);
+        put_rows(c, keys, di, k, NO_VIEW, rows, x->s.g * x->s.kdim);
+        put_rows(c, values, di, v, NO_VIEW, rows, x->s.g * x->s.vdim);
+        return q;
+    }
+    project_new(c, x, h, p);
+    be_rope_put(c->be, &(struct step_rope_put){.q = p[0],
+                                               .k = p[1],
+                                               .v = p[2],
+                                               .keys = keys,
+                                               .values = values,
+                                               .di = di,
+                                               .cos = c->rope->cos,
+                                               .sin = c->rope->sin,
+                                               .pos = c->pos,
+                                               .rows = rows,
+                                               .h = x->s.h,
+                                               .g = x->s.g,
+                                               .kdim = x->s.kdim,
+                                               .vdim = x->s.vdim,
+                                               .max_pos = c->rope->rows});
+    return p[0];
+}
+
+/* What the window still sees of the past, then the new rows, in one stretch a sequence: q; keys and values become the stretch. */
+static struct view lay_out(const struct mx *c, const struct mixer *x, struct view h, const struct ring_rows *w, struct mixer_cache *cache,
+                           struct view *keys, struct view *values, struct view fresh[2])
+{
+    struct view pre, rstd;
+    int64_t rows = c->seqs->rows, nk = x->s.g * x->s.kdim, nv = x->s.g * x->s.vdim;
+    struct view q = project(c, c->tmp, x, h, P_Q, x->s.h, &pre, &rstd), k = project(c, c->tmp, x, h, P_K, x->s.g, &pre, &rstd);
+    struct view v = dmem_take(c->tmp, c->be->act, rows * nv);
+    linear_fwd(c->be, rows, v, h, x->p[P_V], x->p[P_VB], false);
+    *keys = dmem_take(c->tmp, c->be->act, w->line_rows * nk);
+    *values = dmem_take(c->tmp, c->be->act, w->line_rows * nv);
+    put_rows(c, *keys, w->tail_di, cache->v[0], w->tail_si, w->n_tail, nk);
+    put_rows(c, *values, w->tail_di, cache->v[1], w->tail_si, w->n_tail, nv);
+    put_rows(c, *keys, w->new_di, k, NO_VIEW, rows, nk);
+    put_rows(c, *values, w->new_di, v, NO_VIEW, rows, nv);
+    fresh[0] = k;
+    fresh[1] = v;
+    return q;
+}
+
 static void attn_step(const struct mx *c, const struct mixer *x, struct view h, struct view y, bool add, struct mixer_cache *cache)
 {
     size_t mark = dmem_mark(c->tmp);
-    struct view pre, rstd, o2 = NO_VIEW, keys = cache->v[0], values = cache->v[1];
+    struct view q, fresh[2] = {NO_VIEW, NO_VIEW}, o2 = NO_VIEW, keys = cache->v[0], values = cache->v[1];
     int64_t rows = c->seqs->rows, no = rows * x->s.h * x->s.vdim, nk = x->s.g * x->s.kdim, nv = x->s.g * x->s.vdim;
-    struct view q = project(c, c->tmp, x, h, P_Q, x->s.h, &pre, &rstd), k = project(c, c->tmp, x, h, P_K, x->s.g, &pre, &rstd);
-    struct view v = dmem_take(c->tmp, c->be->act, rows * nv), o = dmem_take(c->tmp, c->be->act, no);
-    linear_fwd(c->be, rows, v, h, x->p[P_V], x->p[P_VB], false);
+    struct view o = dmem_take(c->tmp, c->be->act, no);
     if (has_both(c))
         o2 = dmem_take(c->tmp, c->be->act, no);
-    const struct seqs *seqs = &c->rows->full;
-    int32_t ring = 0;
-    const struct ring_rows *w = NULL;
-    if (c->ops & MIX_BIT(MIX_FULL)) {
-        put_rows(c, keys, c->rows->full_di, k, NO_VIEW, rows, nk);
-        put_rows(c, values, c->rows->full_di, v, NO_VIEW, rows, nv);
-    } else {
-        w = cache_ring(c->rows, (int32_t)x->s.window);
-        seqs = &w->seqs;
-        if (w->single) { /* one new token each: into the ring first, then look at it */
-            ring = w->window;
-            put_rows(c, keys, w->put_di, k, w->put_si, w->n_put, nk);
-            put_rows(c, values, w->put_di, v, w->put_si, w->n_put, nv);
-        } else { /* what the window still sees of the past, then the new rows, in one stretch a sequence */
-            keys = dmem_take(c->tmp, c->be->act, w->line_rows * nk);
-            values = dmem_take(c->tmp, c->be->act, w->line_rows * nv);
-            put_rows(c, keys, w->tail_di, cache->v[0], w->tail_si, w->n_tail, nk);
-            put_rows(c, values, w->tail_di, cache->v[1], w->tail_si, w->n_tail, nv);
-            put_rows(c, keys, w->new_di, k, NO_VIEW, rows, nk);
-            put_rows(c, values, w->new_di, v, NO_VIEW, rows, nv);
-        }
-    }
+    const struct ring_rows *w = c->ops & MIX_BIT(MIX_FULL) ? NULL : cache_ring(c->rows, (int32_t)x->s.window);
+    const struct seqs *seqs = w ? &w->seqs : &c->rows->full;
+    int32_t ring = w && w->single ? w->window : 0;
+    if (!w || w->single) /* into the cache first, then look at it; a ring takes one new token a sequence */
+        q = put_new(c, x, h, keys, values, w ? w->put_di : c->rows->full_di);
+    else
+        q = lay_out(c, x, h, w, cache, &keys, &values, fresh);
     be_attn(c->be, &(struct op_attn){.q = q,
                                      .k = keys,
                                      .v = values,
@@ -301,8 +350,8 @@ static void attn_step(const struct mx *c, const struct mixer *x, struct view h, 
                                      .ring = ring,
                                      .scale = attn_scale(x)});
     if (w && !w->single) {
-        put_rows(c, cache->v[0], w->put_di, k, w->put_si, w->n_put, nk);
-        put_rows(c, cache->v[1], w->put_di, v, w->put_si, w->n_put, nv);
+        put_rows(c, cache->v[0], w->put_di, fresh[0], w->put_si, w->n_put, nk);
+        put_rows(c, cache->v[1], w->put_di, fresh[1], w->put_si, w->n_put, nv);
     }
     linear_fwd(c->be, rows, y, mixed(c, x, o, o2), x->p[P_O], x->p[P_OB], add);
     dmem_release(c->tmp, mark);

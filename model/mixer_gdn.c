@@ -10,6 +10,7 @@
 
 #include "core/rng.h"
 #include "kernels/ops.h"
+#include "kernels/step.h"
 
 enum { P_Q, P_K, P_V, P_O, P_A, P_B, P_ALOG, P_DT, P_QC, P_KC, P_VC, P_G, P_ONORM, P_COUNT };
 /* S_QL..: projections; S_QP..: sums before the convolution's SiLU; S_QC..: after; S_Q..: what the recurrence takes. */
@@ -114,6 +115,21 @@ static struct op_gdn_prep prep_of(const struct mx *c, const struct mixer *x, con
                                 .neg_eigval = x->s.neg_eigval};
 }
 
+/* The projections of new tokens, in one call: q, k, v, a, b and the gate. v[S_QL] is there. */
+static void project_new(const struct mx *c, struct dmem *a, const struct mixer *x, struct view h, struct view *v)
+{
+    static const int to[6] = {S_QL, S_QL + 1, S_QL + 2, S_A, S_B, S_GATE}, from[6] = {P_Q, P_K, P_V, P_A, P_B, P_G};
+    struct step_linear l[6];
+    int n = x->s.gate ? 6 : 5;
+    for (int i = 0; i < n; i++) {
+        const struct param *w = x->p[from[i]];
+        if (!v[to[i]].p)
+            v[to[i]] = dmem_take(a, to[i] == S_A || to[i] == S_B ? c->be->stat : c->be->act, c->seqs->rows * w->dims[0]);
+        l[i] = (struct step_linear){.y = v[to[i]], .w = w->w, .n = w->dims[0]};
+    }
+    be_linear_many(c->be, h, c->seqs->rows, x->s.d, l, n);
+}
+
 /* Everything up to the recurrence's inputs. state: the convolutions' last inputs (views of the sequences in the batch), or NULL. */
 static void gdn_maps(const struct mx *c, struct dmem *a, const struct mixer *x, struct view h, const struct view *state, struct view *v)
 {
@@ -121,9 +137,13 @@ static void gdn_maps(const struct mx *c, struct dmem *a, const struct mixer *x, 
     struct backend *be = c->be;
     for (int i = 0; i < 3; i++) {
         int64_t n = i < 2 ? k_width(x) : v_width(x);
-        v[S_QL + i] = dmem_take(a, be->act, rows * n);
+        if (!v[S_QL + i].p)
+            v[S_QL + i] = dmem_take(a, be->act, rows * n);
         v[S_Q + i] = dmem_take(a, be->act, rows * n);
-        linear_fwd(be, rows, v[S_QL + i], h, x->p[P_Q + i], NULL, false);
+        if (!c->rows)
+            linear_fwd(be, rows, v[S_QL + i], h, x->p[P_Q + i], NULL, false);
+        else if (i == 0)
+            project_new(c, a, x, h, v); /* all of them */
         if (x->s.conv) {
             v[S_QC + i] = dmem_take(a, be->act, rows * n);
             if (c->save)
@@ -141,10 +161,13 @@ static void gdn_maps(const struct mx *c, struct dmem *a, const struct mixer *x, 
     v[S_RQ] = dmem_take(a, be->stat, rows * x->s.h);
     v[S_RK] = dmem_take(a, be->stat, rows * x->s.h);
     for (int i = S_G; i <= S_B; i++) /* g, beta and their projections stay in the statistics' type: a rounded a moves the decay */
-        v[i] = dmem_take(a, be->stat, rows * x->s.g);
-    linear_fwd(be, rows, v[S_A], h, x->p[P_A], NULL, false);
-    linear_fwd(be, rows, v[S_B], h, x->p[P_B], NULL, false);
-    if (x->s.gate) {
+        if (!v[i].p)
+            v[i] = dmem_take(a, be->stat, rows * x->s.g);
+    if (!c->rows) {
+        linear_fwd(be, rows, v[S_A], h, x->p[P_A], NULL, false);
+        linear_fwd(be, rows, v[S_B], h, x->p[P_B], NULL, false);
+    }
+    if (x->s.gate && !c->rows) {
         v[S_GATE] = dmem_take(a, be->act, rows * v_width(x));
         linear_fwd(be, rows, v[S_GATE], h, x->p[P_G], NULL, false);
     }

@@ -10,7 +10,7 @@
 #include "core/log.h"
 #include "core/prov.h"
 #include "kernels/ops.h"
-#include "model/st.h"
+#include "model/trainer_state.h"
 
 struct loop {
     struct backend *be;
@@ -45,107 +45,55 @@ static void count_end(struct loop *t, bool ours)
 
 /* ---- checkpoints: weights, moments, counters ---- */
 
-enum part { PART_W, PART_M, PART_V, PARTS };
-static const char *const part_prefix[PARTS] = {"w.", "m.", "v."};
-
-static struct view param_part(const struct param *p, enum part part)
+static int put_best(struct loop *t, struct state_out *w, struct err *e)
 {
-    return part == PART_W ? p->master : part == PART_M ? p->m : p->v;
-}
-
-static int put_part(struct loop *t, struct st_out *w, const struct param *p, enum part part, struct err *e)
-{
-    char name[320];
-    struct view v = param_part(p, part);
-    snprintf(name, sizeof name, "%s%s", part_prefix[part], p->name);
-    void *host = malloc((size_t)v.n * dtype_size(v.dt));
-    if (!host)
-        return err_nomem(e, (size_t)v.n * dtype_size(v.dt), "a checkpoint tensor");
-    be_get(t->be, host, v);
-    int rc = be_sync(t->be, e) || st_out_raw(w, name, host, (size_t)v.n * dtype_size(v.dt), e);
-    free(host);
-    return rc ? -1 : 0;
-}
-
-static int meta_f64(struct st_out *w, const char *key, double v, struct err *e)
-{
-    char buf[40];
-    snprintf(buf, sizeof buf, "%.17g", v);
-    return st_out_meta(w, key, buf, e);
-}
-
-/* Declares and writes the first `parts` parts of every parameter. */
-static int put_parts(struct loop *t, struct st_out *w, enum part parts, struct err *e)
-{
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < t->n; i++)
-        for (enum part p = 0; rc == 0 && p < parts; p++) {
-            char name[320];
-            int64_t shape[1] = {t->params[i]->master.n};
-            snprintf(name, sizeof name, "%s%s", part_prefix[p], t->params[i]->name);
-            rc = st_out_declare(w, name, t->be->stat == DT_F64 ? ST_F64 : ST_F32, 1, shape, e);
-        }
-    if (rc == 0)
-        rc = st_out_begin(w, e);
-    for (size_t i = 0; rc == 0 && i < t->n; i++)
-        for (enum part p = 0; rc == 0 && p < parts; p++)
-            rc = put_part(t, w, t->params[i], p, e);
-    return rc ? -1 : 0;
+    TRY(state_out_f64(w, "step", (double)t->step, e));
+    TRY(state_out_f64(w, "best", t->best, e));
+    return state_out_params(w, t->params, t->n, TRAIN_W + 1, e);
 }
 
 static int save_best(struct loop *t, struct err *e)
 {
-    char path[1024];
-    struct st_out *w = NULL;
-    TRY(mkdir_p(t->o->dir, e));
-    TRY(st_out_open(&w, path_join(path, t->o->dir, "best.safetensors"), e));
-    if (meta_f64(w, "step", (double)t->step, e) || meta_f64(w, "best", t->best, e) || put_parts(t, w, PART_W + 1, e)) {
-        st_out_abort(w);
+    struct state_out w;
+    TRY(state_out_open(&w, t->be, t->o->dir, "best", t->step, t->o->part_bytes, e));
+    if (put_best(t, &w, e) != 0) {
+        state_out_abort(&w);
         return -1;
     }
-    return st_out_commit(w, e);
+    return state_out_commit(&w, e);
 }
 
-static int save_state(struct loop *t, struct err *e)
+static int put_state(struct loop *t, struct state_out *w, struct err *e)
 {
-    char path[1024];
-    struct st_out *w = NULL;
-    const struct train_result *r = t->res;
-    if (t->o->metrics_path)
-        TRY(file_write(t->o->metrics_path, str_c(&t->metrics), t->metrics.len, e));
-    TRY(mkdir_p(t->o->dir, e));
-    TRY(st_out_open(&w, path_join(path, t->o->dir, "last.safetensors"), e));
-    int rc = meta_f64(w, "step", (double)t->step, e) || meta_f64(w, "tokens", (double)t->tokens, e) || meta_f64(w, "best", t->best, e) ||
-        meta_f64(w, "best_step", (double)t->best_step, e) || meta_f64(w, "head", t->head_sum, e) || meta_f64(w, "tail", t->tail_sum, e) ||
-        meta_f64(w, "flops", t->flops, e);
+    int rc = state_out_f64(w, "step", (double)t->step, e) || state_out_f64(w, "tokens", (double)t->tokens, e) ||
+             state_out_f64(w, "best", t->best, e) || state_out_f64(w, "best_step", (double)t->best_step, e) ||
+             state_out_f64(w, "head", t->head_sum, e) || state_out_f64(w, "tail", t->tail_sum, e) || state_out_f64(w, "flops", t->flops, e);
     for (int i = 0; rc == 0 && i < t->loss->n_keep; i++) {
         char key[16];
         snprintf(key, sizeof key, "keep%d", i);
-        rc = meta_f64(w, key, t->loss->keep[i], e);
+        rc = state_out_f64(w, key, t->loss->keep[i], e);
     }
     for (int i = 0; rc == 0 && i < 4; i++) {
         char key[16];
         snprintf(key, sizeof key, "eval%d", i);
-        rc = meta_f64(w, key, r->eval_first[i], e);
+        rc = state_out_f64(w, key, t->res->eval_first[i], e);
     }
-    if (rc == 0)
-        rc = put_parts(t, w, PARTS, e);
-    if (rc != 0) {
-        st_out_abort(w);
-        return -1;
-    }
-    TRY(st_out_commit(w, e));
-    t->have_ckpt = true;
-    return 0;
+    return rc == 0 ? state_out_params(w, t->params, t->n, TRAIN_PARTS, e) : -1;
 }
 
-static double meta_get(const struct st_file *f, const char *key)
+static int save_state(struct loop *t, struct err *e)
 {
-    const char *s = st_meta(f, key);
-    double v = 0;
-    if (s && parse_f64(s, &v))
-        return v;
-    return s && (!strcmp(s, "inf")) ? INFINITY : 0;
+    struct state_out w;
+    if (t->o->metrics_path)
+        TRY(file_write(t->o->metrics_path, str_c(&t->metrics), t->metrics.len, e));
+    TRY(state_out_open(&w, t->be, t->o->dir, "last", t->step, t->o->part_bytes, e));
+    if (put_state(t, &w, e) != 0) {
+        state_out_abort(&w);
+        return -1;
+    }
+    TRY(state_out_commit(&w, e));
+    t->have_ckpt = true;
+    return 0;
 }
 
 /* Keeps the header and the lines of steps up to t->step. */
@@ -165,75 +113,47 @@ static int load_metrics(struct loop *t, struct err *e)
     return 0;
 }
 
-/* One part of a parameter from a checkpoint. */
-static int take_part(struct backend *be, const struct st_file *f, const char *path, const struct param *q, enum part part, struct err *e)
-{
-    char name[320];
-    struct view v = param_part(q, part);
-    bool bare = part == PART_W && !v.p; /* no optimiser state (any more): into the weights themselves */
-    if (bare)
-        v = (struct view){q->w.dt == be->stat ? q->w.p : NULL, be->stat, q->n};
-    snprintf(name, sizeof name, "%s%s", part_prefix[part], q->name);
-    const struct st_tensor *s = st_find(f, name);
-    if (!s || s->bytes != (size_t)v.n * dtype_size(v.dt))
-        return ERR(e, E_INPUT, "checkpoint '%s': tensor '%s' is %s; remove the run's folder to start again", path, name,
-                   s ? "of another size" : "missing");
-    void *host = malloc(s->bytes);
-    if (!host)
-        return err_nomem(e, s->bytes, "a checkpoint tensor");
-    memcpy(host, s->data, s->bytes);
-    if (v.p)
-        be_put(be, v, host);
-    int rc = v.p ? be_sync(be, e) : put_f32(be, q->w, host, e);
-    free(host);
-    if (rc == 0 && part == PART_W && !bare && q->w.p != q->master.p)
-        be_cast(be, &(struct op_cast){.dst = q->w, .src = q->master, .n = q->w.n});
-    return rc;
-}
-
 static int load_state(struct loop *t, struct err *e)
 {
-    char path[1024];
-    struct st_file f;
-    if (!t->o->dir || !file_exists(path_join(path, t->o->dir, "last.safetensors")))
+    struct state_in f;
+    if (!t->o->dir || !state_there(t->o->dir, "last"))
         return 0;
-    TRY(st_open(&f, path, e));
+    TRY(state_in_open(&f, t->o->dir, "last", e));
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < t->n; i++)
-        for (enum part p = 0; rc == 0 && p < PARTS; p++)
-            rc = take_part(t->be, &f, path, t->params[i], p, e);
-    t->step = (int64_t)meta_get(&f, "step");
-    t->tokens = (int64_t)meta_get(&f, "tokens");
-    t->best = meta_get(&f, "best");
-    t->best_step = (int64_t)meta_get(&f, "best_step");
-    t->head_sum = meta_get(&f, "head");
-    t->tail_sum = meta_get(&f, "tail");
+        for (enum train_part p = 0; rc == 0 && p < TRAIN_PARTS; p++)
+            rc = state_in_take(&f, t->be, t->params[i], p, e);
+    t->step = (int64_t)state_in_f64(&f, "step");
+    t->tokens = (int64_t)state_in_f64(&f, "tokens");
+    t->best = state_in_f64(&f, "best");
+    t->best_step = (int64_t)state_in_f64(&f, "best_step");
+    t->head_sum = state_in_f64(&f, "head");
+    t->tail_sum = state_in_f64(&f, "tail");
     for (int i = 0; i < 4; i++) {
         char key[16];
         snprintf(key, sizeof key, "eval%d", i);
-        t->res->eval_first[i] = meta_get(&f, key);
+        t->res->eval_first[i] = state_in_f64(&f, key);
     }
     for (int i = 0; i < t->loss->n_keep; i++) {
         char key[16];
         snprintf(key, sizeof key, "keep%d", i);
-        t->loss->keep[i] = meta_get(&f, key);
+        t->loss->keep[i] = state_in_f64(&f, key);
     }
-    t->flops = meta_get(&f, "flops");
+    t->flops = state_in_f64(&f, "flops");
     t->have_ckpt = true;
-    st_close(&f);
+    state_in_close(&f);
     return rc != 0 ? -1 : load_metrics(t, e);
 }
 
 int train_load_best(struct backend *be, struct params *params, const char *dir, struct err *e)
 {
-    char path[1024];
-    struct st_file f;
-    TRY(st_open(&f, path_join(path, dir, "best.safetensors"), e));
+    struct state_in f;
+    TRY(state_in_open(&f, dir, "best", e));
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < params->n; i++)
         if (params->v[i]->trainable)
-            rc = take_part(be, &f, path, params->v[i], PART_W, e);
-    st_close(&f);
+            rc = state_in_take(&f, be, params->v[i], TRAIN_W, e);
+    state_in_close(&f);
     return rc ? -1 : be_sync(be, e);
 }
 
@@ -244,7 +164,8 @@ static double learning_rate(const struct train_opts *o, int64_t step, int group)
     double lr = o->lr[group];
     if (step < o->warmup)
         return lr * (double)(step + 1) / (double)o->warmup;
-    double span = (double)(o->steps - o->warmup), f = span > 1 ? (double)(step - o->warmup) / span : 0;
+    int64_t from = MAX(o->warmup, (int64_t)(o->hold * (double)o->steps)); /* the fall begins */
+    double span = (double)(o->steps - from), f = span > 1 ? (double)MAX(step - from, (int64_t)0) / span : 0;
     switch (o->schedule) {
     case SCHED_CONST:
         return lr;

@@ -8,7 +8,9 @@
  *
  * metrics.tsv: one line a logged step. In `dir`: `last.safetensors` (weights and moments; step in its metadata) and, with keep_best,
  * `best.safetensors` (weights after the step with the least held-out loss so far), which train_load_best puts back. NaN or Inf in a loss
- * or gradient: E_NUMERIC naming stage, step, layer and tensor; the last good checkpoint stays.
+ * or gradient: E_NUMERIC naming stage, step, layer and tensor; the last good checkpoint stays. With part_bytes checkpoints are folders
+ * `last-STEP`, `best-STEP` of parts that are no larger (trainer_state.h), so that a training can move from one machine to another through
+ * a channel with a limit.
  */
 #ifndef MODEL_TRAINER_H
 #define MODEL_TRAINER_H
@@ -26,13 +28,14 @@ struct train_opts {
     int64_t steps, batch, micro, warmup;
     double lr[2];           /* by param group: PG_REST, PG_MIXER */
     double lr_end;          /* factor of the peak at the end of cosine or linear */
+    double hold;            /* share of the steps, warm-up included, before cosine or linear begins to fall */
     enum schedule schedule;
     double b1, b2, eps, wd, clip; /* clip 0 = none */
     uint64_t seed;          /* of the data order */
     int64_t row_lo, row_hi; /* rows in use */
     int64_t eval_every, ckpt_every, log_every; /* steps; 0 = only at the end */
     bool keep_best;         /* best.safetensors, too */
-    double flops_per_token; /* for the progress line; 0 = unknown */
+    int64_t part_bytes;     /* checkpoints in parts of at most so many bytes; 0 = one file each */
 };
 
 struct train_loss {

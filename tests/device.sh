@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that can only be tested on a GPU, in one command and under 8 minutes: parity of every op with the double reference, repeatability, memory and race checks, the chain of
 # stages on CPU and GPU, error messages, the benchmark table. Usage: tests/device.sh [FOLDER] from the source tree; FOLDER holds the programs (tests/device_pack.sh; default .dev, else
-# build). DEVICE_LOGS: folder for the full logs. DEVICE_ONLY: a choice of "parity repeat sanitizer chain errors bench". Exit 0 ok, 1 a check failed, 77 no device.
+# build). DEVICE_LOGS: folder for the full logs. DEVICE_ONLY: a choice of "parity repeat decode sanitizer chain errors bench". Exit 0 ok, 1 a check failed, 77 no device.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 dir=${1:-$([ -x .dev/dashlab ] && echo .dev || echo build)}
@@ -11,7 +11,7 @@ logs=${DEVICE_LOGS:-$(mktemp -d)}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 export LD_LIBRARY_PATH=$dir/lib:${LD_LIBRARY_PATH:-} DASHLAB_HOME=$PWD XDG_CACHE_HOME=$tmp/cache
-fail=0 t0=$SECONDS only=" ${DEVICE_ONLY:-parity repeat sanitizer chain errors bench} "
+fail=0 t0=$SECONDS only=" ${DEVICE_ONLY:-parity repeat decode sanitizer chain errors bench} "
 want() { [[ "$only" == *" $1 "* ]]; }
 mark() { printf '%-34s %-6s %4d s  %s\n' "$1" "$2" $((SECONDS - t0)) "$3" >>"$tmp/table"; [ "$2" = ok ] || fail=1; t0=$SECONDS; }
 verdict() { if [ "$1" = 0 ]; then echo ok; else echo FAIL; fi; }
@@ -41,6 +41,14 @@ run_repeat() {
     done
 }
 want repeat && run_repeat
+
+# Decoding: fused kernels against double, recorded steps against single ops.
+run_decode() {
+    timeout 200 "$dir/parity_decode_step" >"$logs/decode.txt" 2>&1
+    mark "decoding steps" "$(verdict $?)" "$(tail -1 "$logs/decode.txt"); recorded: $(grep -c 'have the same bits' "$logs/decode.txt") of $(grep -c 'recorded steps' "$logs/decode.txt") the same bits"
+    grep -E '^FAIL|DIFFER|failed:' "$logs/decode.txt" | head -5
+}
+want decode && run_decode
 
 # Memory and races; a tool that is missing here is said, not counted.
 run_sanitizer() {

@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build} to=${2:-.dev}
-programs="dashlab parity_ops parity_repeat unit_cuda_errors"
+programs="dashlab parity_ops parity_repeat parity_decode_step parity_curves unit_cuda_errors"
 mkdir -p "$to/lib"
 for p in $programs; do
     [ -x "$build/$p" ] || { echo "device_pack: '$build/$p' is not there; build with -DDASH_CUDA=ON" >&2; exit 1; }

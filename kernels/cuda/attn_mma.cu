@@ -266,8 +266,11 @@ template <int D> static void run_split(struct backend *be, const attn_in<bf16> &
     int64_t most = 0;
     for (int32_t i = 0; i < s->n; i++)
         most = MAX(most, MIN((int64_t)seqs_kvlen(s, i), (int64_t)x.window[0] + x.longest));
+    int64_t bucket = 2 * BN; /* powers of two: a recorded step is good for as long as its bucket is */
+    while (bucket < most)
+        bucket *= 2;
     int64_t splits =
-        MIN(2 * cu->sms / ((int64_t)x.g * x.n), CEIL_DIV(most, (int64_t)2 * BN)); /* two blocks fit on a multiprocessor: one wave */
+        MIN(2 * cu->sms / ((int64_t)x.g * x.n), CEIL_DIV(bucket, (int64_t)2 * BN)); /* two blocks fit on a multiprocessor: one wave */
     splits = MAX(splits, (int64_t)1);
     float *part = NULL;
     if (splits > 1) {

@@ -35,6 +35,7 @@ typedef __nv_bfloat16 bf16;
 
 enum { CUDA_EXTRA = 32 };
 struct cuda_lt;
+struct cuda_graphs; /* step.cu */
 struct cuda_backend {
     int device, sms, cc; /* cc = 10 * major + minor of the code that runs there: 90 means that sm_90a code does */
     size_t smem_optin;   /* dynamic shared memory a block may ask for, after cudaFuncSetAttribute */
@@ -48,6 +49,10 @@ struct cuda_backend {
     size_t extra_bytes[CUDA_EXTRA];
     int n_extra;
     struct cuda_lt *lt; /* gemm.cu */
+    struct cuda_graphs *graphs;
+    int64_t epoch;   /* grows when device memory is freed */
+    bool use_graphs; /* $DASHLAB_CUDA_GRAPH=1: decoding steps are recorded and replayed */
+    int fused;       /* $DASHLAB_CUDA_FUSED: 1, 2: calls of kernels/step.h are kernels of their own */
     /* What is named when something fails: the op that runs, with its descriptor while it does; the first begun since the last wait. */
     const char *op, *first_op;
     enum op_id op_id;
@@ -67,6 +72,12 @@ template <typename T> static inline T *cuda_ws_of(struct backend *be, int64_t n)
 {
     return (T *)cuda_ws(be, (size_t)n * sizeof(T));
 }
+/* Makes the workspace one block as large as the ops so far asked for, so that the same ops do not change it. */
+void cuda_ws_settle(struct backend *be);
+/* Around a kernel that is no op of the table, as the table does for those. */
+void cuda_step_begin(struct backend *be, const char *name);
+void cuda_step_end(struct backend *be);
+void cuda_graphs_close(struct backend *be);
 /* Sets the sticky error for a failed call: op, shape, call and CUDA's words. */
 void cuda_fail(struct backend *be, cudaError_t rc, const char *what);
 /* "op 'gemm' (c 512x64 f32, a ...)" of the op that runs, for messages. */

@@ -1,12 +1,12 @@
 /*
- * The linear head with cross-entropy and with KL [kernels.md 4.3], and the largest k of a row. Rows go in chunks of up to 1024: logits of a
- * chunk in float by a matrix product (16-bit operands, float sums; rounding logits to bf16 would put a floor under the KL), statistics of
- * each row, then value and dz in a second pass, then dh = dz W and dW += dz^T h. So there are never float logits of more than one chunk. dz
- * takes the type of the activations; in float it replaces the student's logits.
+ * The linear head with cross-entropy and with KL [kernels.md 4.3], and the largest k of a row. Rows go in chunks of up to 1024 (more where
+ * the vocabulary is small): logits of a chunk in float by a matrix product (16-bit operands, float sums; rounding logits to bf16 would put
+ * a floor under the KL), statistics of each row, then value and dz in a second pass, then dh = dz W and dW += dz^T h. So there are never
+ * float logits of more than one chunk. dz takes the type of the activations; in float it replaces the student's logits.
  */
 #include "kernels/cuda/vec.h"
 
-static const int64_t CHUNK_ROWS = 1024, CHUNK_BYTES = (int64_t)1250 << 20;
+static const int64_t CHUNK_ROWS = 1024, CHUNK_BYTES = (int64_t)1250 << 20, SMALL_CHUNK_BYTES = (int64_t)256 << 20;
 static const int HEAD_THREADS = 512;
 
 struct head {
@@ -232,7 +232,9 @@ static bool head_open(struct backend *be, struct head *h, int n_z, int64_t rows,
     h->ldz = CEIL_DIV(vocab, 8) * 8;
     int64_t fit = CHUNK_BYTES / (h->ldz * 4 * n_z);
     fit = fit >= 128 ? fit / 128 * 128 : MAX(fit, (int64_t)1);
-    h->rows = MIN(MIN(rows, CHUNK_ROWS), fit);
+    /* a small vocabulary: more rows at once, so that launches do not count */
+    const int64_t most = MIN(MAX(CHUNK_ROWS, SMALL_CHUNK_BYTES / (h->ldz * 4 * n_z) / 128 * 128), (int64_t)32768);
+    h->rows = MIN(MIN(rows, most), fit);
     h->splits = (int)MAX(MIN(CEIL_DIV((int64_t)8 * c->sms, h->rows * n_z), CEIL_DIV(vocab, (int64_t)(8 * HEAD_THREADS))), (int64_t)1);
     h->per_split = CEIL_DIV(CEIL_DIV(vocab, h->splits), 8) * 8;
     h->splits = (int)CEIL_DIV(vocab, h->per_split);
@@ -397,6 +399,6 @@ void cuda_op_topk(struct backend *be, const struct op_topk *d)
         return;
     CUDA_BY_TYPE(d->z.dt, T, {
         topk_kernel<T><<<(unsigned)d->rows, threads, 0, cuda_of(be)->stream>>>(cuda_p<int32_t>(d->ids), cuda_p<float>(d->vals),
-            cuda_p<T>(d->z), d->n, (int)d->k);
+                                                                               cuda_p<T>(d->z), d->n, (int)d->k);
     });
 }

@@ -1,6 +1,10 @@
 /* The backend frame: opening and closing, memory, the workspace, the table of ops, and what is said when the device fails. */
 #include "kernels/cuda/cuda.h"
 
+extern "C" {
+#include "kernels/memory.h"
+}
+
 #include <algorithm>
 
 /* ---- errors ---- */
@@ -25,7 +29,7 @@ void cuda_op_text(const struct backend *be, char *dst, size_t cap)
     struct op_views o;
     char dims[400];
     if (!c->desc) {
-        snprintf(dst, cap, "outside an op");
+        snprintf(dst, cap, c->op ? "op '%s'" : "outside an op", c->op);
         return;
     }
     op_views_any(c->op_id, (const union op_any *)c->desc, &o);
@@ -84,8 +88,9 @@ static int cuda_alloc(struct backend *be, size_t bytes, void **p, struct err *e)
     return 0;
 }
 
-static void cuda_free(struct backend *, void *p)
+static void cuda_free(struct backend *be, void *p)
 {
+    cuda_of(be)->epoch++;
     if (cudaFree(p) != cudaSuccess) /* of an earlier op: the next wait says so */
         (void)cudaGetLastError();
 }
@@ -222,6 +227,20 @@ void *cuda_ws(struct backend *be, size_t bytes)
     return p;
 }
 
+void cuda_ws_settle(struct backend *be)
+{
+    struct cuda_backend *c = cuda_of(be);
+    ws_gather(be);
+    c->ws_used = 0;
+    if (c->ws || !c->ws_want || be->failed)
+        return;
+    const size_t cap = std::max(c->ws_want, (size_t)1 << 22);
+    if ((c->ws = (char *)ws_block(be, cap))) {
+        c->ws_cap = cap;
+        c->ws_want = 0;
+    }
+}
+
 /* ---- the table ---- */
 
 static void op_begin(struct backend *be, enum op_id id, const void *desc)
@@ -247,6 +266,21 @@ static void op_end(struct backend *be)
     c->desc = NULL;
 }
 
+void cuda_step_begin(struct backend *be, const char *name)
+{
+    struct cuda_backend *c = cuda_of(be);
+    ws_gather(be);
+    c->ws_used = 0;
+    c->op = name;
+    if (c->ops_begun++ == 0)
+        c->first_op = name;
+}
+
+void cuda_step_end(struct backend *be)
+{
+    op_end(be);
+}
+
 #define X(op)                                                                                                                              \
     static void run_##op(struct backend *be, const struct op_##op *d)                                                                      \
     {                                                                                                                                      \
@@ -264,6 +298,7 @@ static void cuda_close(struct backend *be)
         return;
     if (c->stream)
         cudaStreamSynchronize(c->stream);
+    cuda_graphs_close(be);
     cuda_lt_close(be);
     ws_gather(be);
     if (c->ws)
@@ -291,6 +326,15 @@ static struct backend_ops make_table(void)
     return t;
 }
 static const struct backend_ops table = make_table();
+
+int64_t cuda_free_bytes(const struct backend *)
+{
+    size_t free_bytes = 0, total = 0;
+    if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess)
+        return (int64_t)free_bytes;
+    (void)cudaGetLastError();
+    return 0;
+}
 
 /* ---- opening ---- */
 
@@ -355,6 +399,9 @@ int backend_open_cuda(struct backend *be, enum dtype act, struct err *e)
         return err_nomem(e, sizeof *c, "the cuda backend");
     const char *sync = getenv("DASHLAB_CUDA_SYNC");
     c->sync_each = sync && *sync && strcmp(sync, "0");
+    const char *graph = getenv("DASHLAB_CUDA_GRAPH"), *fused = getenv("DASHLAB_CUDA_FUSED");
+    c->use_graphs = graph && !strcmp(graph, "1") && !c->sync_each;
+    c->fused = fused ? atoi(fused) : 0;
     be->impl = c;
     be->ops = &table;
     be->act = act;

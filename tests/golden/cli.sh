@@ -221,6 +221,13 @@ run 0 status "$work/runs" --json; prints '"partial"'; prints '"complete"'
 run 0 status "$work/runs" --prune; prints "1 removed"
 [ ! -e "$work/runs/half" ] && [ -e "$work/runs/whole/OUTPUTS" ] || { failed=$((failed + 1)); echo "prune removed the wrong run"; }
 
+# --- training from scratch; memory ---
+run 0 train --help; prints "of at most 16 MiB"
+run 2 train experiments/table1.yaml --scale ci; says "no stage of kind 'train'"
+run 2 reproduce experiments/table1.yaml --memory-limit many --dry-run; says "is no size"
+run 4 reproduce experiments/table1.yaml --scale ci --runs "$work/none" --dry-run --memory-limit 20M; says "does not fit"; says "for activations"; prints "memory: at most"
+run 4 align --model experiments/tiny/teacher --data "$work/none" --tokens 100k --out "$work/none" --dry-run --memory-limit 20MiB; says "does not fit"
+
 # --- jobs for Slurm: one a stage, queued after what they need ---
 run 2 reproduce experiments/table1.yaml --export slurm; says "needs a folder"
 run 2 reproduce experiments/table1.yaml "$work/jobs"; says "one manifest at a time"
