@@ -402,7 +402,7 @@ static int gen_open(struct gen *g, struct err *e)
         total += g->len[i];
     }
     g->rows = MAX(o->prefill_rows ? o->prefill_rows : PREFILL_ROWS, o->full ? CEIL_DIV(scored, o->share) * o->share : 0);
-    int64_t rows = MAX(MAX(MIN(g->rows, total), (int64_t)o->batch), scored), b = o->batch;
+    int64_t rows = MAX(MAX(MIN(g->rows, total), (int64_t)MAX(o->batch, FORK_SLOTS)), scored), b = o->batch;
     rows = o->full ? MAX(rows, g->rows) : rows;
     g->slot_of = calloc((size_t)b, sizeof *g->slot_of);
     g->last = calloc((size_t)b, sizeof *g->last);
