@@ -348,6 +348,8 @@ static int cache_put(struct tok_work *w, uint64_t hash, const char *piece, size_
 static int on_piece(void *ctx, const char *piece, size_t n, struct err *e)
 {
     struct tok_work *w = ctx;
+    if (n == 1 && w->t->byte_id[(uint8_t)*piece] >= 0) /* nothing to merge: digits, marks */
+        return emit(w, &w->t->byte_id[(uint8_t)*piece], 1, e);
     if (n > CACHE_KEY) {
         TRY(merge_piece(w, piece, n, e));
         return emit(w, w->tmp.v, w->tmp.n, e);

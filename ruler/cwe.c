@@ -43,7 +43,11 @@ static int example(struct gen *g, int64_t n, int64_t a, int64_t b, struct str *o
     for (int64_t i = 0; mix && i < total; i++) {
         int64_t j = mix[i];
         j = j < c * a ? j % c : c + (j - c * a) % (n - c);
-        str_printf(out, i ? " %" PRId64 ". %s" : "%" PRId64 ". %s", i + 1, words->v[pick[j]]);
+        if (i)
+            str_putc(out, ' ');
+        str_i64(out, i + 1);
+        str_add(out, ". ", 2);
+        str_puts(out, words->v[pick[j]]);
     }
     list_clear(&g->answers);
     for (int64_t i = 0; mix && !rc && i < c; i++)

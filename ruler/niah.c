@@ -19,7 +19,7 @@ static void draw(struct gen *g, enum niah_type t, struct str *out)
     uint64_t lo, hi;
     switch (t) {
     case T_NUMBERS:
-        str_printf(out, "%" PRId64, py_randint(&g->py, 1000000, 9999999));
+        str_i64(out, py_randint(&g->py, 1000000, 9999999));
         break;
     case T_WORDS:
         ruler_word(g->res, (int64_t)py_below(&g->py, (uint64_t)ruler_words_count(g->res)), out);
@@ -36,7 +36,13 @@ static void draw(struct gen *g, enum niah_type t, struct str *out)
 
 static void needle(struct gen *g, const char *key, const char *value, struct str *out)
 {
-    str_printf(out, "One of the special magic %s for %s is: %s.", type_name[g->task->value], key, value);
+    str_puts(out, "One of the special magic ");
+    str_puts(out, type_name[g->task->value]);
+    str_puts(out, " for ");
+    str_puts(out, key);
+    str_puts(out, " is: ");
+    str_puts(out, value);
+    str_putc(out, '.');
 }
 
 static int draw_needles(struct gen *g, struct err *e)

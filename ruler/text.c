@@ -116,6 +116,18 @@ void py_repr_list(struct str *out, const char *const *v, size_t n)
     str_putc(out, ']');
 }
 
+void str_i64(struct str *s, int64_t v)
+{
+    char buf[24], *p = buf + sizeof buf;
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do
+        *--p = (char)('0' + u % 10);
+    while (u /= 10);
+    if (v < 0)
+        *--p = '-';
+    str_add(s, p, (size_t)(buf + sizeof buf - p));
+}
+
 int64_t find_bytes(const char *p, size_t n, const char *z, size_t zn)
 {
     if (!zn)

@@ -14,6 +14,7 @@ void flatten(struct str *out, const char *p, size_t n);
 void py_strip(const char **p, size_t *n);
 /* repr() of a list of strings. */
 void py_repr_list(struct str *out, const char *const *v, size_t n);
+void str_i64(struct str *s, int64_t v); /* in decimal */
 /* All occurrences of `from` (not empty) in s become `to`. */
 void str_replace(struct str *s, const char *from, const char *to);
 /* Index of z in p[0..n), or -1. */
