@@ -165,8 +165,10 @@ static int load_essay(struct ruler_res *r, const char *path, struct err *e)
     size_t words = 1;
     for (size_t i = 0; i < r->essay.len; i++)
         words += r->essay.p[i] == ' ';
+    if (!r->essay.len || (r->essay.len == 1 && r->essay.p[0] == ' '))
+        return ERR(e, E_INPUT, "'%s': the file holds no text", path);
     if (words < 2)
-        return ERR(e, E_INPUT, "'%s': %zu words, expected a long text", path, words);
+        return ERR(e, E_INPUT, "'%s': one word, expected a long text", path);
     r->word_end = malloc(words * sizeof *r->word_end);
     if (!r->word_end)
         return err_nomem(e, words * sizeof *r->word_end, "essay");

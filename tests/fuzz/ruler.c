@@ -1,6 +1,7 @@
 /*
- * What the RULER generator and runner read from users. The first byte chooses: a haystack split into sentences, a SQuAD or HotpotQA file
- * (questions are then asked), samples or predictions of a folder. No crash; sentences lie in the text and in order; errors say something.
+ * What the RULER generator and runner read from users. The first byte, '0' to '8', chooses: a haystack split into sentences, a SQuAD or
+ * HotpotQA file (questions are then asked), samples or predictions of a folder, predictions of NVIDIA's or lm-evaluation-harness' folders,
+ * a task file (a sample of each of its tasks is then made). No crash; sentences lie in the text and in order; errors say something.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +97,49 @@ static void folder(const char *dir, const char *task, const void *p, size_t n)
         abort();
 }
 
+static void foreign(const char *dir, const char *name, const void *p, size_t n)
+{
+    struct err e = ERR_INIT;
+    struct ruler_scores s = {0};
+    char path[1024];
+    if (file_write(path_join(path, dir, name), p, n, &e))
+        abort();
+    if (ruler_score(dir, &s, &e) ? !e.msg[0] : !(s.n == 1 && s.task[0].n > 0 && s.mean >= 0 && s.mean <= 100))
+        abort();
+    ruler_scores_free(&s);
+}
+
+static void task_file(const char *dir, const void *p, size_t n)
+{
+    struct err e = ERR_INIT;
+    char path[1024], out[1024];
+    int64_t len = 700;
+    path_join(out, dir, "out");
+    if (file_write(path_join(path, dir, "tasks.yaml"), p, n, &e))
+        abort();
+    struct ruler_gen_opts o = {.counter = {bytes4, NULL},
+                               .lengths = &len,
+                               .n_lengths = 1,
+                               .samples = 1,
+                               .seed = 1,
+                               .flavour = "compact",
+                               .data_dir = "ruler/data",
+                               .task_file = path};
+    struct task_set set;
+    if (task_set_load(&set, path, o.flavour, &e)) {
+        if (e.code == E_OK || !e.msg[0])
+            abort();
+        return;
+    }
+    bool small = set.n < ruler_n_tasks + 3; /* lengths and budgets of a file are free: only small ones are made */
+    for (size_t i = 0; i < set.n; i++)
+        for (size_t k = 0; k < set.task[i].n_lengths; k++)
+            small = small && set.task[i].lengths[k] <= 1000;
+    task_set_free(&set);
+    if (small && ruler_gen(&o, out, &e) && !e.msg[0])
+        abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
     static const char *const tasks[] = {"niah_multivalue", "cwe", "vt"};
@@ -103,7 +147,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
     struct err e = ERR_INIT;
     if (n < 1)
         return 0;
-    int mode = p[0] % 6;
+    int mode = p[0] >= '0' && p[0] <= '8' ? p[0] - '0' : p[0] % 9;
     p++;
     n--;
     if (mode == 0) {
@@ -116,8 +160,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
         if (file_write(path_join(path, dir, "q.json"), p, n, &e))
             abort();
         questions(path, mode - 1);
-    } else
+    } else if (mode <= 5)
         folder(dir, tasks[mode - 3], p, n);
+    else if (mode == 8)
+        task_file(dir, p, n);
+    else
+        foreign(dir, mode == 6 ? "qa_1-0.jsonl" : "samples_ruler_qa_squad_2026.jsonl", p, n);
     if (remove_tree(dir, &e))
         abort();
     return 0;

@@ -217,8 +217,9 @@ static void bad_essay(void)
         const char *says;
     } bad[] = {{"One. Two\0 three.", 16, "byte 8 is a zero byte"},
                {"One. Tw\xff three.", 15, "byte 7 is not UTF-8"},
-               {"", 0, "words"},
-               {" \n\t ", 4, "words"},
+               {"", 0, "holds no text"},
+               {" \n\t ", 4, "holds no text"},
+               {"word", 4, "one word"},
                {"one two three and no end of it", 30, "without the end of a sentence"}};
     int64_t len = 1024;
     char dir[1024], path[1024];
