@@ -21,7 +21,8 @@ static inline void fuzz_put(const char *name, const void *p, size_t n)
 {
     char path[1024];
     if (!fuzz_dir[0]) {
-        snprintf(fuzz_dir, sizeof fuzz_dir, "/tmp/dashlab-fuzz-XXXXXX");
+        /* in memory where there is such a folder: several times the runs */
+        snprintf(fuzz_dir, sizeof fuzz_dir, "%s/dashlab-fuzz-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
         if (!mkdtemp(fuzz_dir) || atexit(fuzz_dir_remove) != 0)
             abort();
     }
