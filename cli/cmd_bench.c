@@ -431,7 +431,7 @@ static int bench_summary(int argc, char **argv, struct err *e)
     double step = NAN, prefill = NAN;
     const struct opt opts[] = {{.name = "model", .type = OPT_STR, .dst = &model, .arg = "PATH",
                                 .help = "for prefill; without it SmolLM2 in ~/.cache/dashlab", .group = "Bench"}, COMMON_OPTS(&b.c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab bench [op|step|prefill] [OPTIONS]",
+    const struct cmd_spec spec = {.synopsis = "dashlab bench [op|step|prefill|infer|ruler] [OPTIONS]",
                                   .about = "Without a sub command: the speeds that goals are set for: a tiny Stage-3 step, prefill of 512 "
                                   "tokens, four matrix products beside OpenBLAS.",
                                   .examples = "  dashlab bench\n  dashlab bench op --op gemm --compare openblas\n  dashlab bench step "

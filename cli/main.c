@@ -13,7 +13,7 @@ const struct cmd commands[] = {
     {"reproduce", "run a manifest: what is missing, then its tables and figures", cmd_reproduce},
     {"model", "info, tensors, tokenize, logprobs, forward, generate, convert", cmd_model},
     {"ppl", "perplexity of a text", cmd_ppl},
-    {"data", "pack, list, verify", cmd_data},
+    {"data", "pack, passkey, list, verify", cmd_data},
     {"align", "Stage 1: align linear mixers with the teacher's attention", cmd_align},
     {"search", "Stage 2: DASH search over operators", cmd_search},
     {"select", "choose the layers that keep attention, by any method", cmd_select},
@@ -50,20 +50,13 @@ static int run_command(int argc, char **argv, struct err *e)
         usage(stdout);
         return 0;
     }
-    char *help_argv[2] = {NULL, (char *)"--help"};
-    if (!strcmp(name, "help")) {
+    bool help = !strcmp(name, "help"); /* `help data pack` is `data pack --help` */
+    char *of[2] = {argc > 3 ? argv[3] : (char *)"--help", (char *)"--help"};
+    if (help)
         name = argv[2];
-        argv = help_argv;
-        argc = 2;
-        argv[0] = (char *)"dashlab";
-        for (size_t i = 0; i < n_commands; i++)
-            if (!strcmp(commands[i].name, name))
-                return commands[i].run(1, help_argv + 1, e);
-    } else {
-        for (size_t i = 0; i < n_commands; i++)
-            if (!strcmp(commands[i].name, name))
-                return commands[i].run(argc - 2, argv + 2, e);
-    }
+    for (size_t i = 0; i < n_commands; i++)
+        if (!strcmp(commands[i].name, name))
+            return help ? commands[i].run(argc > 3 ? 2 : 1, of, e) : commands[i].run(argc - 2, argv + 2, e);
     const char *words[64];
     for (size_t i = 0; i < n_commands; i++)
         words[i] = commands[i].name;
