@@ -35,9 +35,9 @@ struct job {
     const struct ruler_gen_opts *o;
     bool compact, harness;
     struct task_set set;
-    bool wanted[RULER_MAX_TASKS];
-    char sha[RULER_MAX_TASKS][65]; /* of validation.jsonl, of the tasks that are there */
-    double share[RULER_MAX_TASKS]; /* of the length that is used, mean of the samples; negative = not known */
+    bool wanted[RULER_MAX_TASKS], whole[RULER_MAX_TASKS]; /* whole: wanted and there already */
+    char sha[RULER_MAX_TASKS][65];                        /* of validation.jsonl, of the tasks that are there */
+    double share[RULER_MAX_TASKS];                        /* of the length that is used, mean of the samples; negative = not known */
     struct ruler_res res;
     struct str before, after; /* chat template */
     int64_t samples, seed, pre_samples;
@@ -369,6 +369,29 @@ static int look_around(struct job *j, struct err *e)
     return 0;
 }
 
+/*
+ * Data sets that are whole already are left as they are, so that an interrupted call goes on. The harness' tasks share a stream: all of
+ * them or none.
+ */
+static int leave_whole(struct job *j, struct err *e)
+{
+    bool all = true;
+    for (size_t i = 0; i < j->set.n; i++) {
+        char path[1024], sha[65];
+        task_file(j, &j->set.task[i], "validation.jsonl", path);
+        if (!j->wanted[i])
+            continue;
+        if (j->sha[i][0] && file_exists(path)) {
+            TRY(sha256_file(path, sha, e));
+            j->whole[i] = strcmp(sha, j->sha[i]) == 0;
+        }
+        all = all && j->whole[i];
+    }
+    for (size_t i = 0; i < j->set.n; i++)
+        j->whole[i] = j->whole[i] && (all || !j->harness);
+    return 0;
+}
+
 /* ---- making ---- */
 
 /* Where the records of a task go as they are made. */
@@ -558,7 +581,7 @@ static int make_all(struct job *j, struct err *e)
     build_order(j->set.n, j->o->reversed, order);
     for (int c = 3; c >= 0; c--) /* the harness' order is part of its data */
         for (size_t i = 0; i < j->set.n; i++)
-            if (j->wanted[order[i]] && (j->harness ? c == 0 : cost(&j->set.task[order[i]]) == c))
+            if (j->wanted[order[i]] && !j->whole[order[i]] && (j->harness ? c == 0 : cost(&j->set.task[order[i]]) == c))
                 b->item[b->n++].task = order[i];
     if (threads > 1)
         pool_run(j->o->pool, (int64_t)b->n, make_item, b);
@@ -657,6 +680,8 @@ int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e
     bool fresh = o->task_file && !file_exists(path_join(kept, out_dir, TASK_SET_FILE));
     if (!rc && o->task_file)
         rc = mkdir_p(out_dir, e) || task_set_keep(&j->set, out_dir, o->force, e);
+    if (!rc && !o->force)
+        rc = leave_whole(j, e);
     rc = rc ? rc : make_all(j, e);
     if (rc && fresh && !any_made(j)) { /* nothing was made: no trace of it */
         remove(kept);

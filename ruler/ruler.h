@@ -56,7 +56,7 @@ struct ruler_gen_opts {
     const int64_t *numpy_seed;    /* numpy's stream; NULL = seed (nvidia, compact), 1234 (lm-eval) */
     bool reversed;                /* lm-eval: build order of v0.4.9 to v0.4.11 */
     struct ruler_timing *timing;  /* NULL = not wanted; zeroed by the caller */
-    bool force;                   /* replace data sets made with other parameters */
+    bool force;                   /* replace data sets made with other parameters, make whole ones again */
     const char *task_file;        /* users' own tasks (README.md); NULL = none. A copy goes to out_dir/tasks.yaml */
     struct pool *pool;            /* NULL = one thread; changes no byte. Not used in lm-eval, whose tasks share one stream */
 };
@@ -66,7 +66,8 @@ struct ruler_gen_opts {
  * lengths a file holds `samples` lines for lengths[0] made with seed, then `samples` for lengths[1] made with seed+1, and so on; each block
  * is what a run of that length and seed alone would write. lm-eval: the lengths follow one another in the shared stream. A task that cannot
  * fit does not keep the others from being made (lm-eval: it ends the call); the error names all of them. A folder that holds data sets made
- * with other parameters is E_USAGE without `force`.
+ * with other parameters is E_USAGE without `force`; those of the same parameters that are whole are left as they are (lm-eval: all of them
+ * or none), so a call that was cut short goes on.
  */
 int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e);
 

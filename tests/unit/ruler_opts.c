@@ -113,6 +113,42 @@ static void templates(void)
     str_free(&b);
 }
 
+static int64_t bytes4_calls;
+static int64_t bytes4_counted(void *ctx, const char *text, size_t n)
+{
+    bytes4_calls++;
+    return bytes4(ctx, text, n);
+}
+
+/* A call that was cut short goes on: what is whole stays, what is not is made again. */
+static void goes_on(void)
+{
+    int64_t len = 1024;
+    char dir[1024], path[1024];
+    struct str whole = STR_INIT, again = STR_INIT;
+    struct ruler_gen_opts o = opts("compact", &len, 2, "fwe,vt");
+    o.counter.count = bytes4_counted;
+    CHECK_OK(ruler_gen(&o, in(dir, "goes-on"), e));
+    CHECK(bytes4_calls > 4);
+    load(dir, "fwe", &whole);
+    bytes4_calls = 0;
+    CHECK_OK(ruler_gen(&o, dir, e));
+    CHECK_EQ_I(bytes4_calls, 0);
+    CHECK_OK(file_write(path_join(path, dir, "fwe/validation.jsonl"), str_c(&whole), whole.len / 2, e));
+    CHECK_OK(remove_tree(path_join(path, dir, "vt"), e));
+    CHECK_OK(ruler_gen(&o, dir, e));
+    CHECK(bytes4_calls > 4);
+    load(dir, "fwe", &again);
+    CHECK_STR(str_c(&again), str_c(&whole));
+    CHECK(file_exists(path_join(path, dir, "vt/validation.jsonl")));
+    bytes4_calls = 0;
+    o.force = true; /* made anew */
+    CHECK_OK(ruler_gen(&o, dir, e));
+    CHECK(bytes4_calls > 4);
+    str_free(&whole);
+    str_free(&again);
+}
+
 static void folders(void)
 {
     int64_t len = 1024;
@@ -364,6 +400,7 @@ int main(void)
     chunks();
     templates();
     folders();
+    goes_on();
     questions();
     more_words();
     bad_essay();
