@@ -269,8 +269,9 @@ static int pack_sources(struct packer *p, const struct node *n, struct err *e)
         return 0;
     if (!node_has(n, "ruler") && !*node_str(n, "text"))
         return ERR(e, E_USAGE, "pack: nothing to pack: give 'ruler' or 'text'");
-    return ERR(e, E_INPUT, "pack: not one row of %" PRId64 " tokens: %zu samples of at most that length and %zu tokens of text came out of the inputs", p->seq,
-               p->n_samples, p->text.n);
+    return ERR(e, E_INPUT,
+               "pack: not one row of %" PRId64 " tokens: %zu samples of at most that length and %zu tokens of text came out of the inputs",
+               p->seq, p->n_samples, p->text.n);
 }
 
 static int pack_run(void *ctx, const struct node *n, struct run *r, struct err *e)

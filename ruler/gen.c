@@ -114,14 +114,15 @@ static int probe(struct gen *g, gen_fn fn, int64_t size, int64_t *tokens, struct
         return -1;
     if (rc == GEN_RETRY) {
         if (!g->compact && g->task->kind == K_VT)
-            return ERR(e, E_CHECK, "%s: seed %" PRId64 " draws a name twice in the size search, where the reference ends; use another seed",
+            return ERR(e, E_CHECK,
+                       "task '%s': seed %" PRId64 " draws a name twice in the size search, where the reference ends; use another seed",
                        g->task->name, g->seed);
         if (!g->compact)
             return ERR(e, E_CHECK,
-                       "%s: the size search asks for %" PRId64
+                       "task '%s' at length %" PRId64 ": the size search asks for %" PRId64
                        " units, which its first sample cannot have; the reference ends here; use flavour "
                        "'compact'",
-                       g->task->name, size);
+                       g->task->name, g->max_len, size);
         *tokens = INT64_MAX / 2;
         return 0;
     }
