@@ -24,7 +24,7 @@ const struct selector *selector_find(const char *name)
     return NULL;
 }
 
-static int check_budget(const struct selector *s, const struct select_input *in, struct err *e)
+int selector_check_budget(const struct selector *s, const struct select_input *in, struct err *e)
 {
     int excluded = 0;
     if (in->layers < 1 || in->layers > MAX_LAYERS)
@@ -46,7 +46,7 @@ static int check_budget(const struct selector *s, const struct select_input *in,
 
 int selector_check(const struct selector *s, const struct select_input *in, struct err *e)
 {
-    TRY(check_budget(s, in, e));
+    TRY(selector_check_budget(s, in, e));
     if (in->scores) {
         if (strcmp(in->scores->method, s->name))
             return ERR(e, E_USAGE, "select: the scores are of method '%s', not '%s'", in->scores->method, s->name);

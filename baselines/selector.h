@@ -64,6 +64,8 @@ const struct selector *selector_find(const char *name);
 /* Scores that are not finite are E_NUMERIC. What a selector needs and does not get, and budgets outside 1..L-1 (less with excluded
  * layers), are E_USAGE before any work. */
 int selector_check(const struct selector *s, const struct select_input *in, struct err *e);
+/* The part of it that needs layers, budget, windows and exclude alone. */
+int selector_check_budget(const struct selector *s, const struct select_input *in, struct err *e);
 /* selector_check, then picks (or places scores of an earlier run), then completes the record (method, budget, tokens, FLOPs, seed,
  * version). */
 int selector_run(const struct selector *s, const struct select_input *in, struct selection *out, struct err *e);

@@ -9,7 +9,7 @@
 /* ---- the landscape: untrained KL of every binary set of a budget ---- */
 
 struct place {
-    double all, answers;        /* share of sets that are better, percent */
+    double all, answers; /* share of sets that are better, percent */
     double best_all, best_answers, best_all_answers, best_answers_all;
     char best_all_mask[257], best_answers_mask[257];
     size_t sets;
@@ -73,7 +73,7 @@ static void near_ends(const struct sel_data *d, const struct node *n, int *at_fl
         char se[64];
         snprintf(se, sizeof se, "%s_se", *t);
         double x = sel_number(d->p, n, *t), f = sel_number(d->p, d->floor, *t), c = sel_number(d->p, d->teacher, *t),
-            sx = sel_number(d->p, n, se);
+               sx = sel_number(d->p, n, se);
         if (isnan(x) || isnan(f) || isnan(c))
             continue;
         double sf = sel_number(d->p, d->floor, se), sc = sel_number(d->p, d->teacher, se);
@@ -82,7 +82,7 @@ static void near_ends(const struct sel_data *d, const struct node *n, int *at_fl
     }
 }
 
-enum { D_NAME, D_SET, D_KL0, D_KL0A, D_PLACE, D_PLACEA, D_KL, D_KLA, D_REC, D_FLOOR, D_CEIL };
+enum { D_NAME, D_SET, D_KL0, D_KL0A, D_PLACE, D_PLACEA, D_KL, D_KLA, D_REC, D_FLOOR, D_CEIL, D_TIES, D_BASE };
 
 static void detail_columns(struct table *t)
 {
@@ -97,15 +97,19 @@ static void detail_columns(struct table *t)
     table_col(t, "recovered", NULL, false, false);
     table_col(t, "at floor", "tasks", false, false);
     table_col(t, "at ceiling", "tasks", false, false);
+    table_col(t, "ties at the cut", NULL, false, false);
+    table_col(t, "probe on the teacher, %", NULL, false, false);
 }
 
 static void detail_row(const struct sel_data *d, struct table *t, size_t row, const struct sel_entry *x)
 {
     struct place pl;
     cell_text(table_cell(t, row, D_NAME), x->name);
+    cell_text(table_cell(t, row, D_SET), x->mask);
+    cell_num(table_cell(t, row, D_TIES), *x->mask ? x->ties : NAN, -1, 0);
+    cell_num(table_cell(t, row, D_BASE), 100 * x->base, -1, 1);
     if (x->failed)
         return;
-    cell_text(table_cell(t, row, D_SET), x->mask);
     cell_num(table_cell(t, row, D_KL0), x->kl0, -1, 4);
     cell_num(table_cell(t, row, D_KL0A), x->kl0_answers, -1, 3);
     bool binary = !strchr(x->mask, 'W');
@@ -157,8 +161,9 @@ int selectors_detail(const struct sel_data *d, const struct report *rep, const c
 {
     struct table t;
     double last = -1;
-    table_init(&t, d->a, arena_printf(d->a, "%s-detail", rep->name), arena_printf(d->a,
-                   "The sets, their KL before and after Stage 3, and what is recovered of the teacher (%s scale)", d->p->m->scale));
+    table_init(
+        &t, d->a, arena_printf(d->a, "%s-detail", rep->name),
+        arena_printf(d->a, "The sets, their KL before and after Stage 3, and what is recovered of the teacher (%s scale)", d->p->m->scale));
     detail_columns(&t);
     for (int beside = 0; beside < 2; beside++, last = -1)
         for (double k = 0;;) {
@@ -181,14 +186,25 @@ int selectors_detail(const struct sel_data *d, const struct report *rep, const c
     if (t.n_rows)
         table_cell(&t, 0, D_REC)->note =
             table_note(&t, "recovered = (RULER - all linear) / (teacher - all linear); tasks: within two standard errors of the "
-                       "all-linear hybrid, of the teacher; set: F full, W window, l linear");
+                           "all-linear hybrid, of the teacher; set: F full, W window, l linear");
     return emit(d, &t, dir, text, e);
 }
 
 /* ---- searches ---- */
 
-static const char *const try_fields[] = {"seed", "lambda", "budget", "soft_budget", "entropy", "kl_soft", "kl_argmax_layer0", "kl_argmax",
-                                         "kl_answers_soft", "kl_answers_argmax_layer0", "kl_answers_argmax", "fills", "mask"};
+static const char *const try_fields[] = {"seed",
+                                         "lambda",
+                                         "budget",
+                                         "soft_budget",
+                                         "entropy",
+                                         "kl_soft",
+                                         "kl_argmax_layer0",
+                                         "kl_argmax",
+                                         "kl_answers_soft",
+                                         "kl_answers_argmax_layer0",
+                                         "kl_answers_argmax",
+                                         "fills",
+                                         "mask"};
 enum { F_SEED, F_LAMBDA, F_BUDGET, F_SOFT, F_ENTROPY, F_KL, F_KL0, F_KL1, F_KLA, F_KLA0, F_KLA1, F_FILLS, F_MASK, N_FIELDS };
 
 enum { S_NAME, S_SEED, S_LAMBDA, S_BUDGET, S_SOFT, S_ENTROPY, S_KL, S_KL0, S_KL1, S_KL3, S_KLA, S_KLA0, S_KLA1, S_KLA3, S_SET };
@@ -294,6 +310,6 @@ int selectors_searches(const struct sel_data *d, const struct report *rep, const
         return 0;
     table_cell(&t, 0, S_KL)->note =
         table_note(&t, "soft: the mixture; argmax: after discretisation, layer 0 as in the search (paper: Full); layer 0 set: as it is "
-                   "distilled (paper: Linear); Stage 3: after distillation, mean over seeds");
+                       "distilled (paper: Linear); Stage 3: after distillation, mean over seeds");
     return emit(d, &t, dir, text, e);
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "baselines/probe.h"
+
 static const uint64_t draw_seed = 20260917;
 
 double sel_number(struct plan *p, const struct node *n, const char *name)
@@ -17,8 +19,8 @@ double sel_number(struct plan *p, const struct node *n, const char *name)
 
 static const struct node *selector_of(const struct node *n)
 {
-    const struct node *s = node_of_kind(n, "search");
-    return s ? s : node_of_kind(n, "select");
+    const struct node *hybrid = node_of_kind(n, "distill"); /* not any search behind it: a selection may be `like` one */
+    return hybrid ? node_ref(hybrid, "layers") : NULL;
 }
 
 /* Equal in everything but the layers and the seed. */
@@ -36,6 +38,15 @@ static bool same_training(const struct node *a, const struct node *b)
     return true;
 }
 
+/* The budget that a selecting run was asked for: its own, or that of the run it takes its numbers of layers from; 0 = none. */
+static double asked_of(const struct node *sel)
+{
+    const struct node *like = strcmp(sel->kind->name, "select") ? NULL : node_ref(sel, "like");
+    const char *text = node_setting(like ? like : sel, "budget");
+    double v;
+    return text && parse_f64(text, &v) ? v : 0;
+}
+
 static struct sel_entry *entry_for(struct sel_data *d, const struct node *n, bool beside)
 {
     const struct node *sel = selector_of(n), *dis = node_of_kind(n, "distill");
@@ -45,11 +56,17 @@ static struct sel_entry *entry_for(struct sel_data *d, const struct node *n, boo
     if (d->n == SEL_MAX_ENTRIES)
         return NULL;
     struct sel_entry *x = &d->e[d->n++];
-    const char *asked = node_setting(sel, "budget");
-    *x = (struct sel_entry){.label = n->label, .name = n->label, .id = sel->stage->id, .sel = sel, .mask = "", .beside = beside,
-                            .trained_search = !strcmp(sel->kind->name, "search")};
-    if (!asked || !parse_f64(asked, &x->asked))
-        x->asked = 0;
+    *x = (struct sel_entry){.label = n->label,
+                            .name = n->label,
+                            .id = sel->stage->id,
+                            .sel = sel,
+                            .mask = "",
+                            .beside = beside,
+                            .trained_search = !strcmp(sel->kind->name, "search"),
+                            .asked = asked_of(sel),
+                            .realised = NAN,
+                            .base = NAN,
+                            .mean = NAN};
     return x;
 }
 
@@ -77,6 +94,7 @@ static void collect(struct sel_data *d, const struct ynode *from, bool beside)
         x->run[x->n++] = (struct sel_run){.node = n, .distill = node_of_kind(n, "distill")};
         if (n->error || n->state != RUN_COMPLETE)
             x->failed = n->error ? n->error : "not run";
+        x->declined = x->declined || n->declined;
     }
 }
 
@@ -107,6 +125,7 @@ static int summarise(struct sel_data *d, struct sel_entry *x, struct err *e)
 {
     double se2 = 0, dev = 0, n = (double)x->n;
     x->kl_fell = true;
+    x->mean = 0;
     for (size_t i = 0; i < x->n; i++) {
         struct sel_run *r = &x->run[i];
         TRY(load_scores(d, r, e));
@@ -128,23 +147,97 @@ static int summarise(struct sel_data *d, struct sel_entry *x, struct err *e)
         dev += (x->run[i].scores.mean - x->mean) * (x->run[i].scores.mean - x->mean);
     /* the seeds answer the same prompts, so the prompts' error does not shrink with seeds; the trainings' does */
     x->se = sqrt(se2 / n + (x->n > 1 ? dev / (n - 1) / n : 0));
-    x->realised = sel_number(d->p, x->sel, "budget");
-    x->tokens = sel_number(d->p, x->sel, "tokens");
-    x->seconds = run_seconds(x->sel->dir);
     x->flops_token = sel_number(d->p, x->run[0].node, "prefill_flops_token");
     x->cache_bytes = sel_number(d->p, x->run[0].node, "cache_bytes");
-    const char *mask = node_result(d->p, x->sel, "mask"), *variant = node_result(d->p, x->sel, "variant");
-    x->mask = mask ? mask : "";
-    if (variant && *variant) {
-        x->name = arena_printf(d->a, "%s (%s)", x->label, variant);
-        x->beside = true;
-    }
-    const char *filled = node_result(d->p, x->sel, "filled");
-    if (x->trained_search && filled && !strcmp(filled, "false") && x->asked > 0) {
-        x->name = arena_printf(d->a, "%s (budget not filled)", x->name);
-        x->unfilled = x->beside = true;
-    }
     return 0;
+}
+
+static const char *text_of(struct plan *p, const struct node *n, const char *name)
+{
+    const char *s = node_result(p, n, name);
+    return s ? s : "";
+}
+
+/* Its name with the variant. Beside the table stand variants of a search, and sets with layers that the user excluded. */
+static void name_variant(struct sel_data *d, struct sel_entry *x)
+{
+    const char *variant = text_of(d->p, x->sel, "variant");
+    variant += strspn(variant, " ");
+    if (*variant && !strstr(x->label, variant)) /* a label may say it already */
+        x->name = arena_printf(d->a, "%s (%s)", x->label, variant);
+    if (x->trained_search ? *variant != 0 : node_has(x->sel, "exclude"))
+        x->beside = true;
+}
+
+static void read_uninformative(struct sel_data *d, struct sel_entry *x)
+{
+    x->uninformative = true;
+    x->failed =
+        arena_printf(d->a, "uninformative probe: the teacher gets %.1f %% of its prompts right, below %.0f %%; nothing is trained for it",
+                     100 * x->base, 100 * PROBE_INFORMATIVE);
+}
+
+/* The set and its cost, as soon as the selection is there, whatever became of the hybrid. */
+static void read_selection(struct sel_data *d, struct sel_entry *x)
+{
+    const struct node *own = x->run[0].distill;
+    if (x->sel->state != RUN_COMPLETE)
+        return;
+    x->base = sel_number(d->p, x->sel, "base_accuracy");
+    x->tokens = sel_number(d->p, x->sel, "tokens");
+    x->flops = sel_number(d->p, x->sel, "flops");
+    x->seconds = run_seconds(x->sel->dir);
+    name_variant(d, x);
+    if (!strcmp(text_of(d->p, x->sel, "uninformative"), "true")) {
+        read_uninformative(d, x);
+        return;
+    }
+    x->realised = sel_number(d->p, x->sel, "budget");
+    x->ties = sel_number(d->p, x->sel, "ties_at_cut");
+    x->mask = text_of(d->p, x->sel, "mask");
+    for (const char *m = x->mask; *m; m++) {
+        x->n_full += *m == 'F';
+        x->n_window += *m == 'W';
+    }
+    bool filled = strcmp(text_of(d->p, x->sel, "filled"), "false") != 0, refuse = own && !strcmp(node_str(own, "unfilled"), "refuse");
+    if (!x->trained_search || filled || x->asked <= 0)
+        return;
+    x->name = arena_printf(d->a, "%s (budget not filled)", x->name);
+    x->unfilled = x->beside = true;
+    if (refuse && x->failed)
+        x->failed = "no search run reached the budget asked for";
+}
+
+/* The search, trained alike, that has as many Full and Window layers; a row of the table before one beside it. */
+static const struct sel_entry *search_like(const struct sel_data *d, const struct sel_entry *x)
+{
+    const struct sel_entry *hit = NULL;
+    for (size_t i = 0; i < d->n; i++) {
+        const struct sel_entry *s = &d->e[i];
+        if (s->trained_search && *s->mask && s->n_full == x->n_full && s->n_window == x->n_window &&
+            same_training(s->run[0].distill, x->run[0].distill) && (!hit || (hit->beside && !s->beside)))
+            hit = s;
+    }
+    return hit;
+}
+
+/* Rows that are in no column by themselves: sets with Window layers stand where the search does that they control, a user's own set in the
+   column it fills. */
+static void place(struct sel_data *d)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        struct sel_entry *x = &d->e[i];
+        const struct sel_entry *s = x->n_window > 0 && !x->trained_search ? search_like(d, x) : NULL;
+        x->control = x->n_window > 0 && !x->trained_search;
+        if (s) {
+            x->matched = true;
+            x->asked = s->asked;
+            x->beside = s->beside;
+        } else if (!x->trained_search && x->asked == 0 && x->realised > 0) {
+            x->asked = ceil(x->realised - 1e-9);
+            x->beside = x->beside || x->realised <= x->asked - 0.5;
+        }
+    }
 }
 
 /* Equal names in one place get their seed, or a number; rows trained otherwise than the table's first one name their stage. */
@@ -195,10 +288,28 @@ static struct paired_row row_of(const struct sel_entry *x)
     return r;
 }
 
+/* Without Window layers, or with as many layers of each kind. */
+static bool same_space(const struct sel_entry *a, const struct sel_entry *b)
+{
+    return a->n_window == b->n_window && (a->n_window == 0 || a->n_full == b->n_full);
+}
+
+/* The first earlier row of this budget with the set, the training and the seeds of row `at`. */
+static const struct sel_entry *twin_of(const struct sel_data *d, size_t at)
+{
+    const struct sel_entry *x = &d->e[at];
+    for (size_t i = 0; i < at; i++) {
+        const struct sel_entry *t = &d->e[i];
+        if (!t->failed && t->diff.seeds && t->asked == x->asked && t->diff.seeds == x->diff.seeds && !strcmp(t->mask, x->mask) &&
+            same_training(t->run[0].distill, x->run[0].distill))
+            return t;
+    }
+    return NULL;
+}
+
 static void compare_all(struct sel_data *d)
 {
     struct paired_diff *family[SEL_MAX_ENTRIES];
-    size_t n = 0;
     for (size_t i = 0; i < d->n; i++) {
         struct sel_entry *x = &d->e[i], *r = x->failed ? NULL : reference_of(d, x);
         if (!r)
@@ -209,21 +320,76 @@ static void compare_all(struct sel_data *d)
             continue;
         struct paired_row a = row_of(x), b = row_of(r);
         paired_compare(&d->paired, &a, &b, &x->diff, NULL);
-        if (x->diff.seeds)
-            family[n++] = &x->diff;
+        x->other_space = !same_space(x, r);
+        x->twin = twin_of(d, i);
+        if (x->diff.seeds && !x->other_space && !x->twin)
+            family[d->family++] = &x->diff;
     }
-    paired_holm(family, n);
+    paired_holm(family, d->family);
+    for (size_t i = 0; i < d->n; i++)
+        if (d->e[i].twin)
+            d->e[i].diff.p_holm = d->e[i].twin->diff.p_holm;
 }
 
-size_t sel_baselines(const struct sel_data *d, const struct sel_entry *x, const struct sel_entry **out, size_t cap)
+size_t sel_baselines(const struct sel_data *d, const struct sel_entry *x, size_t least_seeds, const struct sel_entry **out, size_t cap)
 {
     size_t n = 0;
     for (size_t i = 0; i < d->n && n < cap; i++) {
         const struct sel_entry *r = &d->e[i];
-        if (r->trained_search || r->failed || r->beside || r->asked != x->asked || r->n < 2 || !same_training(r->run[0].distill,
-                x->run[0].distill))
+        if (r->trained_search || r->failed || r->asked != x->asked || (r->beside && !r->matched) || r->n < least_seeds ||
+            !same_space(r, x) || !strcmp(r->mask, x->mask) || !same_training(r->run[0].distill, x->run[0].distill))
             continue;
         out[n++] = r;
+    }
+    return n;
+}
+
+double sel_duels(const struct sel_data *d, const struct sel_entry *x, const struct sel_entry *const *with, size_t n,
+                 struct paired_diff *diff)
+{
+    double *draws = n ? calloc(n * PAIRED_DRAWS, sizeof *draws) : NULL, point = NAN;
+    const double *each[SEL_MAX_ENTRIES];
+    struct paired_row a = row_of(x);
+    for (size_t i = 0; draws && i < n; i++) {
+        struct paired_row b = row_of(with[i]);
+        each[i] = draws + i * PAIRED_DRAWS;
+        paired_compare(&d->paired, &a, &b, &diff[i], draws + i * PAIRED_DRAWS);
+    }
+    if (draws)
+        point = paired_max_t(each, diff, n);
+    free(draws);
+    return point;
+}
+
+static int rising(const void *x, const void *y)
+{
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+size_t sel_budgets(const struct sel_data *d, double *out, size_t cap)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < d->n; i++) {
+        bool have = d->e[i].asked <= 0;
+        for (size_t k = 0; k < n; k++)
+            have = have || out[k] == d->e[i].asked;
+        if (!have && n < cap)
+            out[n++] = d->e[i].asked;
+    }
+    qsort(out, n, sizeof *out, rising);
+    return n;
+}
+
+size_t sel_sets(const struct sel_data *d, double asked, const struct sel_entry **out, size_t cap)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < d->n && n < cap; i++) {
+        bool have = d->e[i].asked != asked || !*d->e[i].mask;
+        for (size_t k = 0; k < n; k++)
+            have = have || out[k]->sel == d->e[i].sel;
+        if (!have)
+            out[n++] = &d->e[i];
     }
     return n;
 }
@@ -234,6 +400,9 @@ int sel_gather(struct sel_data *d, struct plan *p, struct arena *a, const struct
     *d = (struct sel_data){.p = p, .a = a, .reference = ref && ref->kind == Y_SCALAR ? ref->s : "uniform", .ceiling = NAN, .bottom = NAN};
     collect(d, y_get(report, "from"), false);
     collect(d, beside, true);
+    for (size_t i = 0; i < d->n; i++)
+        read_selection(d, &d->e[i]);
+    place(d);
     for (size_t i = 0; i < d->n; i++)
         if (!d->e[i].failed)
             TRY(summarise(d, &d->e[i], e));

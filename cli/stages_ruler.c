@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/ruler_glue.h"
+#include "cli/select_plan.h"
 #include "cli/stages.h"
 #include "cli/stages_cost.h"
 #include "core/log.h"
@@ -323,7 +324,15 @@ static const struct param_spec ruler_params[] = {
     {.name = "model", .type = PT_REF, .help = "a teacher or distill runs", .fan = true},
     {.name = "data", .type = PT_REF, .help = "a ruler-gen run"},
     {.name = "batch", .type = PT_INT, .unit = "samples", .def = "24", .lo = 1, .hi = 4096,
-     .help = "sequences decoded together; changes no result", .free = true}};
+     .help = "sequences decoded together; changes no result", .free = true},
+    {.name = "allow_cost_mismatch", .type = PT_BOOL, .def = "false", .free = true,
+     .help = "hybrids whose Window layers cost another w/T here than where their layers were chosen; otherwise an error"}};
+
+static int ruler_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    TRY(cost_match_plan(n, e));
+    return stage_plan(ctx, n, c, e);
+}
 
 /* What a sequence of the longest evaluation length costs: counted FLOPs of a prefill by token (the head not included), and bytes of
  * cache and state after it. */
@@ -384,4 +393,4 @@ static int ruler_stage(void *ctx, const struct node *n, struct run *r, struct er
     return rc ? -1 : 0;
 }
 const struct stage_kind kind_ruler = {.name = "ruler", .about = "RULER predictions and scores", .version = 1, .params = ruler_params,
-                                      .n_params = ARRAY_LEN(ruler_params), .plan = stage_plan, .run = ruler_stage};
+                                      .n_params = ARRAY_LEN(ruler_params), .plan = ruler_plan, .run = ruler_stage};

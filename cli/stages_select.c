@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "baselines/trained.h"
-#include "cli/stages_cost.h"
+#include "cli/select_plan.h"
 #include "cli/stages_work.h"
 
 static const char *const method_words[] = {
@@ -70,6 +70,8 @@ static const struct param_spec select_params[] = {
     {.name = "exclude", .type = PT_INTS, .def = "", .lo = 0, .hi = 255, .help = "layers that stay Linear whatever the method says"},
     {.name = "windows", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 255,
      .help = "as many more layers become Window: next in rank, or evenly spaced (a control of the operator space)"},
+    {.name = "like", .type = PT_REF, .def = "", .fan = true,
+     .help = "instead of budget and windows: a search whose numbers of Full and Window layers this selection has, too (the same control)"},
     {.name = "window_cost", .type = PT_NUM, .def = "0.125", .lo = 0, .hi = 1, .help = "w/T of a Window layer in the budget"},
     {.name = "of", .type = PT_STR, .def = "", .help = "published: whose set"},
     {.name = "published_model", .type = PT_STR, .def = "",
@@ -134,27 +136,24 @@ static int load_earlier(const struct node *n, struct earlier *p, struct err *e)
     return 0;
 }
 
-static int select_exclude(const struct node *n, int64_t layers, bool exclude[MAX_LAYERS], bool *any, struct err *e)
+/* Numbers of Full and Window layers: those of the run named by `like`, else `budget` and `windows`. */
+static int like_counts(const struct node *n, int *full, int *window, struct err *e)
 {
-    int64_t list[MAX_LAYERS];
-    size_t k = node_list_i64(n, "exclude", list, ARRAY_LEN(list));
-    *any = k > 0;
-    for (size_t i = 0; i < k; i++) {
-        if (list[i] >= layers)
-            return ERR(e, E_USAGE, "stage '%s': excluded layer %" PRId64 " is outside 0..%" PRId64, n->stage->id, list[i], layers - 1);
-        if (exclude[list[i]])
-            return ERR(e, E_USAGE, "stage '%s': layer %" PRId64 " is excluded twice", n->stage->id, list[i]);
-        exclude[list[i]] = true;
+    char path[1024], file[1024];
+    struct selection s;
+    *full = (int)node_i64(n, "budget");
+    *window = (int)node_i64(n, "windows");
+    if (!node_has(n, "like"))
+        return 0;
+    TRY(selection_load(&s, path_join(file, node_path(n, "like", path), "selection.json"), e));
+    *full = *window = 0;
+    for (int l = 0; l < s.layers; l++) {
+        *full += s.kind[l] == MIX_FULL;
+        *window += s.kind[l] == MIX_WINDOW;
     }
+    if (*full == 0)
+        return ERR(e, E_USAGE, "stage '%s': '%s' chose no Full layer, so there is no budget to take over", n->stage->id, file);
     return 0;
-}
-
-/* Bundled files that a method reads. */
-static int select_files(const struct selector *s, char sets[1024], char data[1024], struct err *e)
-{
-    sets[0] = data[0] = 0;
-    TRY(s == &sel_published ? cli_bundled(sets, "baselines/index_sets.tsv", e) : 0);
-    return s->needs_tokenizer ? cli_bundled(data, "ruler/data", e) : 0;
 }
 
 static struct select_train select_training(const struct node *n)
@@ -174,15 +173,17 @@ static int select_go(struct env *env, const struct node *n, struct run *r, struc
     struct result res;
     bool exclude[MAX_LAYERS] = {0}, any;
     char sets[1024], data[1024], scores[1024];
+    int full, window;
     struct select_train train = select_training(n);
+    TRY(like_counts(n, &full, &window, e));
     TRY(select_files(s, sets, data, e));
     TRY(select_exclude(n, w->teacher->cfg.L, exclude, &any, e));
     struct select_input in = {.be = env->rt.be, .teacher = w->teacher, .lin = w->lin, .data = w->data.ids ? &w->data : NULL,
-                              .cache = w->hidden, .layers = (int)w->teacher->cfg.L, .budget = (int)node_i64(n, "budget"),
+                              .cache = w->hidden, .layers = (int)w->teacher->cfg.L, .budget = full,
                               .row_lo = node_i64(n, "row_lo"), .row_hi = node_i64(n, "row_lo") + node_i64(n, "rows"),
                               .micro = node_i64(n, "micro"), .seed = (uint64_t)node_i64(n, "seed"),
                               .positions = (enum positions)word_at(positions_words, node_str(n, "positions")),
-                              .exclude = any ? exclude : NULL, .of = node_str(n, "of"), .windows = (int)node_i64(n, "windows"),
+                              .exclude = any ? exclude : NULL, .of = node_str(n, "of"), .windows = window,
                               .window_cost = node_f64(n, "window_cost"), .model = node_str(n, "published_model"), .sets_path = sets,
                               .spec = node_str(n, "layers"), .scores = from->have[0] ? &from->of[0] : NULL,
                               .first = from->have[1] ? &from->of[1] : NULL, .second = from->have[2] ? &from->of[2] : NULL,
@@ -218,38 +219,6 @@ static int select_stage(void *ctx, const struct node *n, struct run *r, struct e
     return rc;
 }
 
-/* What can be known before anything runs: the budget, and the inputs a method needs. */
-static int select_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
-{
-    const struct selector *s = selector_find(node_str(n, "method"));
-    const char *id = n->stage->id;
-    char path[1024], mp[1024], where[1024];
-    struct mcfg cfg;
-    bool scores = node_has(n, "scores");
-    c->tokens = scores ? 0 : node_i64(n, "tokens");
-    int64_t budget = node_i64(n, "budget");
-    if (!s || s == &sel_custom)
-        return 0;
-    if (budget < 1)
-        return ERR(e, E_USAGE, "stage '%s': method '%s' needs a budget of at least 1 layer; for none, use method 'custom' with 'none'", id,
-                   s->name);
-    if (!scores && s->needs_linear && !node_has(n, "linear"))
-        return ERR(e, E_USAGE, "stage '%s': method '%s' needs 'linear' (a Stage-1 run)", id, s->name);
-    if (!scores && s->needs_data && !node_has(n, "data"))
-        return ERR(e, E_USAGE, "stage '%s': method '%s' needs 'data' with rows to score", id, s->name);
-    model_path(node_path(n, "model", path), mp);
-    if (!file_exists(path_join(where, mp, "config.json")))
-        return 0; /* a run that is not done, or a file: checked when it runs */
-    TRY(mcfg_load(&cfg, mp, e));
-    int rc = budget >= cfg.L
-        ? ERR(e, E_USAGE,
-              "stage '%s': budget %" PRId64 " is outside 1..%" PRId64 " (the model has %" PRId64 " layers; for all, use method 'custom' "
-              "with 'all')", id, budget, cfg.L - 1, cfg.L) : 0;
-    if (s == &sel_ga_s2 || s == &sel_gr_s2)
-        c->tokens *= cfg.L; /* a distillation for every layer */
-    mcfg_free(&cfg);
-    return rc ? -1 : stage_plan(ctx, n, c, e);
-}
 const struct stage_kind kind_select = {.name = "select", .about = "layers that keep attention, by a selector", .version = 2,
                                        .params = select_params, .n_params = ARRAY_LEN(select_params), .by_content = true,
                                        .plan = select_plan, .run = select_stage};

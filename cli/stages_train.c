@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/stages_work.h"
+#include "cli/select_plan.h"
 #include "cli/stages_cost.h"
 #include "core/log.h"
 #include "dash/align.h"
@@ -437,6 +438,7 @@ static int search_stage(void *ctx, const struct node *n, struct run *r, struct e
 static int search_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
 {
     TRY(search_args(n, e));
+    TRY(linear_plan(n, e));
     return stage_plan(ctx, n, c, e);
 }
 const struct stage_kind kind_search = {.name = "search",
@@ -537,8 +539,14 @@ static int distill_stage(void *ctx, const struct node *n, struct run *r, struct 
     work_close(&w);
     return rc ? -1 : 0;
 }
+static int distill_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    TRY(linear_plan(n, e));
+    TRY(layers_plan(n, e));
+    return stage_plan(ctx, n, c, e);
+}
 const struct stage_kind kind_distill = {.name = "distill", .about = "Stage 3: assemble a hybrid and distil it", .version = 1,
-                                        .params = distill_params, .n_params = ARRAY_LEN(distill_params), .plan = stage_plan,
+                                        .params = distill_params, .n_params = ARRAY_LEN(distill_params), .plan = distill_plan,
                                         .run = distill_stage};
 
 /* ---- commands ---- */

@@ -28,6 +28,8 @@ static int check_data(const struct figure *f, struct err *e)
             return ERR(e, E_INPUT, "figure '%s': line '%s' is not finite", f->name, f->hlines[i].label);
     if (!finite_f64(f->xlo) || !finite_f64(f->xhi) || !finite_f64(f->ylo) || !finite_f64(f->yhi))
         return ERR(e, E_INPUT, "figure '%s': a range is not finite", f->name);
+    if (f->xlog && !(f->xlo > 0))
+        return ERR(e, E_INPUT, "figure '%s': a logarithmic axis begins at %g, not above 0", f->name, f->xlo);
     return 0;
 }
 
@@ -68,6 +70,8 @@ static void script(const struct figure *f, struct str *s)
     str_puts(s, "\nset ylabel ");
     gp_string(s, f->ylabel);
     str_printf(s, "\nset xrange [%.6g:%.6g]\n", f->xlo, f->xhi);
+    if (f->xlog)
+        str_puts(s, "set logscale x\nset format x \"%.0e\"\n");
     if (f->ylo < f->yhi)
         str_printf(s, "set yrange [%.6g:%.6g]\n", f->ylo, f->yhi);
     if (f->n_xtics) {
@@ -224,7 +228,7 @@ int figure_save(const struct figure *f, const char *dir, const char *style_path,
     TRY(write_tsv(f, path_join(path, dir, name), e));
     struct str body = STR_INIT;
     script(f, &body);
-    int rc = draw_all(&(struct sheet){f->name, f->wide ? 6.75 : 4.2, f->wide ? 3.2 : 2.6, &body}, dir, style_path, drawn, e);
+    int rc = draw_all(&(struct sheet){f->name, f->wide ? 6.75 : 4.2, f->height > 0 ? f->height : f->wide ? 3.2 : 2.6, &body}, dir, style_path, drawn, e);
     str_free(&body);
     return rc;
 }

@@ -22,7 +22,9 @@ struct figure {
     size_t n_xtics;
     const struct series *s;
     size_t n;
-    bool wide; /* 6.75 in instead of 3.25 */
+    bool wide;     /* 6.75 in instead of 3.25 */
+    bool xlog;     /* logarithmic x: xlo > 0 */
+    double height; /* inches; 0 = by the width */
     const struct hline {
         double y;
         const char *label;

@@ -17,3 +17,20 @@ set style line 13 lc rgb "#009E73" pt 8  ps 0.9 lw 1.0
 set style line 14 lc rgb "#CC79A7" pt 12 ps 1.0 lw 1.0
 set style line 15 lc rgb "#E69F00" pt 10 ps 0.9 lw 1.0
 set style line 16 lc rgb "#56B4E9" pt 14 ps 0.9 lw 1.0
+# More than eight series: the colours again with other marks, dashed.
+set style line 41 lc rgb "#0072B2" pt 5  ps 0.7 lw 1.2 dt 2
+set style line 42 lc rgb "#D55E00" pt 9  ps 0.7 lw 1.2 dt 2
+set style line 43 lc rgb "#009E73" pt 13 ps 0.7 lw 1.2 dt 2
+set style line 44 lc rgb "#CC79A7" pt 11 ps 0.7 lw 1.2 dt 2
+set style line 45 lc rgb "#E69F00" pt 15 ps 0.7 lw 1.2 dt 2
+set style line 46 lc rgb "#56B4E9" pt 7  ps 0.7 lw 1.2 dt 2
+set style line 47 lc rgb "#000000" pt 7  ps 0.7 lw 1.2 dt 2
+set style line 48 lc rgb "#888888" pt 5  ps 0.7 lw 1.2 dt 2
+set style line 51 lc rgb "#0072B2" pt 9  ps 0.7 lw 1.2 dt 3
+set style line 52 lc rgb "#D55E00" pt 13 ps 0.7 lw 1.2 dt 3
+set style line 53 lc rgb "#009E73" pt 11 ps 0.7 lw 1.2 dt 3
+set style line 54 lc rgb "#CC79A7" pt 15 ps 0.7 lw 1.2 dt 3
+set style line 55 lc rgb "#E69F00" pt 7  ps 0.7 lw 1.2 dt 3
+set style line 56 lc rgb "#56B4E9" pt 5  ps 0.7 lw 1.2 dt 3
+set style line 57 lc rgb "#000000" pt 9  ps 0.7 lw 1.2 dt 3
+set style line 58 lc rgb "#888888" pt 9  ps 0.7 lw 1.2 dt 3

@@ -2,6 +2,7 @@
 #ifndef TESTS_SMALL_H
 #define TESTS_SMALL_H
 
+#include "core/fs.h"
 #include "core/rng.h"
 #include "model/data.h"
 #include "model/model.h"
@@ -58,6 +59,45 @@ static inline void small_shard(const char *dir, int rows, struct shard *s)
     }
     CHECK_OK(shard_commit(&o, "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", e));
     CHECK_OK(shard_open(s, dir, true, e));
+}
+
+/* A CPU backend with its pool (none for one thread), a model, its mixers and a shard: what searches and selections run on. */
+struct small {
+    struct backend *be;
+    struct pool *pool;
+    struct model *teacher;
+    struct linset *lin;
+    struct shard shard;
+};
+static inline void small_open(struct small *s, const char *shard_dir, int rows, int layers, int planted, int threads)
+{
+    *s = (struct small){0};
+    if (threads > 1)
+        CHECK_OK(pool_open(&s->pool, threads, e));
+    CHECK_OK(backend_open(&s->be, &(struct backend_opts){.name = "cpu", .pool = s->pool}, e));
+    small_model(s->be, layers, planted, &s->teacher, &s->lin);
+    small_shard(shard_dir, rows, &s->shard);
+}
+static inline void small_close(struct small *s)
+{
+    linset_close(s->lin);
+    model_close(s->teacher);
+    shard_close(&s->shard);
+    CHECK_EQ_I(s->be->mem_used_bytes, 0);
+    backend_close(s->be);
+    if (s->pool)
+        pool_close(s->pool);
+}
+
+static inline void same_file(const char *a, const char *b, const char *name)
+{
+    char path[1024];
+    struct str x = STR_INIT, y = STR_INIT;
+    CHECK_OK(file_read(path_join(path, a, name), 0, &x, e));
+    CHECK_OK(file_read(path_join(path, b, name), 0, &y, e));
+    CHECK(x.len > 0 && x.len == y.len && !memcmp(x.p, y.p, x.len));
+    str_free(&x);
+    str_free(&y);
 }
 
 #endif

@@ -1,40 +1,10 @@
 #!/usr/bin/env bash
 # Selection from the command line on the bundled teacher: bad input is refused before anything runs, selection.json says what it should, scores serve other budgets, an uninformative probe trains nothing.
-set -u
-bin=${DASHLAB_BIN:-}
-[ -n "$bin" ] && [ -x "$bin" ] || { echo "SKIPPED: no dashlab executable (DASHLAB_BIN)"; exit 77; }
-cd "${DASHLAB_SRC:-.}" || exit 1
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-teacher=experiments/tiny/teacher
-checks=0 failed=0
-fail() {
-    failed=$((failed + 1))
-    printf 'failed: %s\n' "$*"
-}
-# run CODE ARGS...
-run() {
-    local want=$1 got
-    shift
-    args=$*
-    "$bin" "$@" >"$work/out.txt" 2>"$work/err.txt" </dev/null
-    got=$?
-    checks=$((checks + 1))
-    [ "$got" = "$want" ] || fail "dashlab $args: exit $got, expected $want: $(tail -3 "$work/err.txt")"
-}
-says() {
-    checks=$((checks + 1))
-    grep -qF -- "$1" "$work/err.txt" || fail "dashlab $args: stderr lacks '$1': $(tail -3 "$work/err.txt")"
-}
-# has FILE TEXT
-has() {
-    checks=$((checks + 1))
-    grep -qF -- "$2" "$1" || fail "'$1' lacks '$2'"
-}
+source "$(dirname "$0")/../cli.sh"
 sel() { # CODE NAME ARGS...: select into $work/NAME
     local code=$1 name=$2
     shift 2
-    run "$code" select --model $teacher --out "$work/$name" --quiet "$@"
+    run "$code" select --model $teacher --out "$work/$name" "$@"
 }
 
 # budgets and missing inputs, before any work: no run directory is made
@@ -60,8 +30,7 @@ has "$work/r3/out/selection.json" '"seed": 5'
 sel 0 r5 --method random --budget 5 --scores "$work/r3"
 has "$work/r5/out/selection.json" '"scores_reused": true'
 sel 0 r5n --method random --budget 5 --seed 5
-checks=$((checks + 1))
-cmp -s "$work/r5/out/identity.txt" "$work/r5n/out/identity.txt" || fail "scores cut again give another set than the method"
+same "$work/r5/out/identity.txt" "$work/r5n/out/identity.txt" # scores cut again give the set of the method
 sel 3 x8 --method random --budget 3 --scores "$work/r5n/nothing-here"; says "selection.json"
 sel 2 x9 --method kv --budget 3 --scores "$work/r3"; says "the scores are of method 'random', not 'kv'"
 sel 0 u3 --method uniform --budget 3
@@ -73,14 +42,13 @@ sel 0 vt --method vt --budget 3 --prompts 2 --max-new 8
 has "$work/vt/out/selection.json" '"uninformative": true'
 has "$work/vt/out/selection.json" '"base_accuracy": 0.0'
 has "$work/vt/out/identity.txt" 'filled false'
-checks=$((checks + 1))
-[ "$(wc -l <"$work/vt/out/prompts.jsonl")" = 2 ] || fail "prompts.jsonl does not hold the two prompts"
+lines "$work/vt/out/prompts.jsonl" 2
 
 # Stage 1 of another teacher, or with another expansion
 mkdir -p "$work/text"
 head -c 60000 ruler/data/wonderwords-2.2.0/nounlist.txt >"$work/text/words.txt"
-run 0 data pack --model $teacher --text "$work/text" --seq 128 --out "$work/pack" --quiet
-run 0 align --model $teacher --data "$work/pack" --tokens 1k --batch 1 --micro 1 --heldout 1 --out "$work/align" --quiet
+run 0 data pack --model $teacher --text "$work/text" --seq 128 --out "$work/pack"
+run 0 align --model $teacher --data "$work/pack" --tokens 1k --batch 1 --micro 1 --heldout 1 --out "$work/align"
 sel 0 smart --method smart --linear "$work/align" --data "$work/pack" --rows 1 --budget 3
 has "$work/smart/out/selection.json" '"flops_backward": 0.0'
 sel 0 smart6 --method smart --linear "$work/align" --data "$work/pack" --rows 1 --budget 6 --scores "$work/smart"
@@ -95,7 +63,7 @@ cp -r "$work/align/out" "$work/other"
 sed -i 's/"sha256": "[0-9a-f]*"/"sha256": "0000000000000000000000000000000000000000000000000000000000000000"/' "$work/other/config.json"
 has "$work/other/config.json" '"sha256": "0000'
 sel 3 x13 --method smart --linear "$work/other" --data "$work/pack" --rows 1 --budget 3; says "this Stage 1 was made from another teacher"
-run 1 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers "$work/vt" --tokens 0 --heldout 1 --out "$work/d" --quiet; says "uninformative probe"
+run 1 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers "$work/vt" --tokens 0 --heldout 1 --out "$work/d"; says "uninformative probe"
 
 # in a manifest that is no failure: the rest is made
 cat >"$work/m.yaml" <<EOF
@@ -111,10 +79,50 @@ stages:
   - {id: uniform, kind: select, method: uniform, model: teacher, budget: 3}
   - {id: hybrid, kind: distill, model: teacher, linear: align, data: pack, layers: [vt, uniform], tokens: 0, heldout: 1}
 EOF
-run 0 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results" --quiet
+run 0 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results"
 has "$work/out.txt" "0 failed, 2 declined"
 checks=$((checks + 1))
 [ "$(ls -d "$work"/runs/distill-*/OUTPUTS | wc -l)" = 1 ] || fail "not exactly one hybrid was made"
 
-echo "$checks checks, $failed failed"
-[ "$failed" = 0 ]
+# what a plan knows, in a manifest: before its first stage
+mkdir "$work/other-teacher"
+cp $teacher/* "$work/other-teacher/"
+echo another >"$work/other-teacher/extra.txt"
+refused() { # TEXT STAGE
+    cat >"$work/plan.yaml" <<EOF
+dash: 1
+name: plan
+inputs:
+  teacher: {path: $teacher}
+  other: {path: $work/other-teacher}
+stages:
+  - {id: pack, kind: pack, model: teacher, text: [$work/text], seq: 128}
+  - {id: align, kind: align, model: teacher, data: pack, tokens: 1k, batch: 1, micro: 1, heldout: 1}
+  - {id: s, $2}
+EOF
+    run 2 check "$work/plan.yaml"; says "$1"
+}
+refused "stage 's': method 'uniform' needs a budget of at least 1 layer" "kind: select, method: uniform, model: teacher"
+refused "stage 's': select: budget 12 is outside 1..11" "kind: select, method: uniform, model: teacher, budget: 12"
+refused "budget 11 is outside 1..10 (12 layers, some of them excluded" "kind: select, method: uniform, model: teacher, budget: 11, exclude: [0, 1]"
+refused "10 Window layers beside 3 Full ones do not fit 12 layers" "kind: select, method: random, model: teacher, budget: 3, windows: 10"
+refused "needs 'linear' (a Stage-1 run)" "kind: select, method: ga-s2, model: teacher, data: pack, budget: 3"
+refused "needs 'data' with rows to score" "kind: select, method: lm-ppl, model: teacher, budget: 3"
+refused "needs --first (the GA run)" "kind: select, method: avg-s2, model: teacher, budget: 3"
+refused "'like' takes the place of 'budget' and 'windows'" "kind: select, method: uniform, model: teacher, budget: 3, like: align"
+for k in "select, method: smart, budget: 3" "search, lambda: 0.1, tokens: 1k" "distill, layers: align, tokens: 0"; do
+    refused "its Stage 1 ('align') is made from another teacher ('$teacher') than its model ('$work/other-teacher')" "kind: $k, model: other, linear: align, data: pack"
+done
+refused "made with KV expansion 'head', 'row' is asked for" "kind: select, method: smart, model: teacher, linear: align, data: pack, kv_expand: row, budget: 3"
+refused "there is no published set for 'teacher' with 12 layers" "kind: select, method: published, of: ga-s2, model: teacher, budget: 3"
+refused "there is no published set for 'Qwen3-8B' with 12 layers" "kind: select, method: published, of: halo, published_model: Qwen3-8B, model: teacher, budget: 3"
+refused "layer 0 stands there twice" "kind: select, method: custom, layers: \"0,5,0\", model: teacher"
+refused "'12' is not a layer (0..11)" "kind: select, method: custom, layers: \"full:0 window:12\", model: teacher"
+refused "excluded layer 12 is outside 0..11" "kind: select, method: random, model: teacher, budget: 3, exclude: [12]"
+refused "layer 1 is excluded twice" "kind: select, method: random, model: teacher, budget: 3, exclude: [1, 1]"
+run 2 reproduce "$work/plan.yaml" --runs "$work/plan-runs" --out "$work/plan-results"; says "layer 1 is excluded twice"
+run 2 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers 0,0 --tokens 0 --heldout 1 --out "$work/plan-runs"; says "stands there twice"
+run 2 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers 0,12 --tokens 0 --heldout 1 --out "$work/plan-runs"; says "not a layer"
+holds "nothing was begun" [ ! -e "$work/plan-runs" ]
+
+finish

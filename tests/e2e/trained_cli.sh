@@ -1,43 +1,6 @@
 #!/usr/bin/env bash
 # Selectors that train, passkey data and the forms of search from the command line, on the bundled teacher with a few hundred tokens: what is refused, what is written, and that a killed selection goes on.
-set -u
-bin=${DASHLAB_BIN:-}
-[ -n "$bin" ] && [ -x "$bin" ] || { echo "SKIPPED: no dashlab executable (DASHLAB_BIN)"; exit 77; }
-cd "${DASHLAB_SRC:-.}" || exit 1
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-teacher=experiments/tiny/teacher
-checks=0 failed=0
-fail() {
-    failed=$((failed + 1))
-    printf 'failed: %s\n' "$*"
-}
-# run CODE ARGS...
-run() {
-    local want=$1 got
-    shift
-    args=$*
-    "$bin" "$@" --quiet >"$work/out.txt" 2>"$work/err.txt" </dev/null
-    got=$?
-    checks=$((checks + 1))
-    [ "$got" = "$want" ] || fail "dashlab $args: exit $got, expected $want: $(tail -3 "$work/err.txt")"
-}
-says() {
-    checks=$((checks + 1))
-    grep -qF -- "$1" "$work/err.txt" || fail "dashlab $args: stderr lacks '$1': $(tail -3 "$work/err.txt")"
-}
-has() { # FILE TEXT
-    checks=$((checks + 1))
-    grep -qF -- "$2" "$1" || fail "'$1' lacks '$2'"
-}
-lines() { # FILE N
-    checks=$((checks + 1))
-    [ "$(wc -l <"$1")" = "$2" ] || fail "'$1' has $(wc -l <"$1") lines, expected $2"
-}
-same() { # A B
-    checks=$((checks + 1))
-    cmp -s "$1" "$2" || fail "'$1' and '$2' differ"
-}
+source "$(dirname "$0")/../cli.sh"
 
 mkdir "$work/text"
 for i in 1 2 3 4 5 6 7 8; do cat README.md; done >"$work/text/book.txt"
@@ -104,5 +67,4 @@ sel 0 gr2whole --method gr-s2 --tokens 300
 same "$work/gr2/out/selection.json" "$work/gr2whole/out/selection.json"
 same "$work/gr2/out/trials.tsv" "$work/gr2whole/out/trials.tsv"
 
-echo "$checks checks, $failed failed"
-[ "$failed" = 0 ]
+finish

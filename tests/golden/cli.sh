@@ -160,12 +160,12 @@ inputs:
   teacher: {path: experiments/tiny/teacher}
   nowhere: {path: no/such/teacher}
 stages:
-  - {id: bad, kind: select, method: custom, layers: "99", model: teacher}
   - {id: good, kind: select, method: uniform, model: teacher, budget: 3}
+  - {id: bad, kind: select, method: uniform, model: teacher, budget: 2, scores: good}
   - {id: absent, kind: select, method: uniform, model: nowhere, budget: 3}
 END
 run 2 reproduce "$work/fails.yaml" --runs "$work/fruns" --out "$work/fresults"
-says "'99' is not a layer"; says "2 of 3 stages failed"; prints "1 ran"
+says "has no scores"; says "2 of 3 stages failed"; prints "1 ran"
 run 0 reproduce "$work/fails.yaml" --only good --runs "$work/fruns" --out "$work/fresults"; prints "1 up to date"
 run 3 reproduce "$work/fails.yaml" --only absent --runs "$work/fruns" --out "$work/fresults"; says "does not exist"
 rm -rf "$work/fruns" "$work/fresults"

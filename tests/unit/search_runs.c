@@ -11,11 +11,7 @@
 enum { LAYERS = 4, ROWS = 14 };
 
 struct job {
-    struct backend *be;
-    struct pool *pool;
-    struct model *teacher;
-    struct linset *lin;
-    struct shard shard;
+    struct small on;
     struct search_opts o;
     const double *lambda;
     int n;
@@ -26,11 +22,7 @@ struct job {
 static void open_job_planted(struct job *j, const char *shard_dir, enum relax relax, int threads, int planted)
 {
     *j = (struct job){.n = 1};
-    if (threads > 1)
-        CHECK_OK(pool_open(&j->pool, threads, e));
-    CHECK_OK(backend_open(&j->be, &(struct backend_opts){.name = "cpu", .pool = j->pool}, e));
-    small_model(j->be, LAYERS, planted, &j->teacher, &j->lin);
-    small_shard(shard_dir, ROWS, &j->shard);
+    small_open(&j->on, shard_dir, ROWS, LAYERS, planted, threads);
     j->o = (struct search_opts){.window_op = true, .window = 6, .lambda = 0.02, .steps = 11, .micro = 2, .accumulate = 3,
                                 .anneal = ANNEAL_LINEAR, .relax = relax, .lr_weights = 1e-3, .t_hi = 1, .t_lo = 0.1, .lr = 0.1, .b1 = 0.9,
                                 .b2 = 0.95, .eps = 1e-8, .tau = 1, .seed = 5, .row_hi = ROWS - 3, .heldout = 3, .ckpt_every = 2};
@@ -44,13 +36,7 @@ static void open_job(struct job *j, const char *shard_dir, enum relax relax, int
 
 static void close_job(struct job *j)
 {
-    linset_close(j->lin);
-    model_close(j->teacher);
-    shard_close(&j->shard);
-    CHECK_EQ_I(j->be->mem_used_bytes, 0);
-    backend_close(j->be);
-    if (j->pool)
-        pool_close(j->pool);
+    small_close(&j->on);
 }
 
 static void set_dirs(struct job *j, const char *root, const char *name)
@@ -63,18 +49,7 @@ static void work(void *ctx)
 {
     struct job *j = ctx;
     const char *dirs[3] = {j->dir[0], j->dir[1], j->dir[2]};
-    CHECK_OK(search_sweep(j->teacher, j->lin, &j->shard, NULL, &j->o, j->lambda, j->n, dirs, j->out, e));
-}
-
-static void same_file(const char *a, const char *b, const char *name)
-{
-    char path[1024];
-    struct str x = STR_INIT, y = STR_INIT;
-    CHECK_OK(file_read(path_join(path, a, name), 0, &x, e));
-    CHECK_OK(file_read(path_join(path, b, name), 0, &y, e));
-    CHECK(x.len > 0 && x.len == y.len && !memcmp(x.p, y.p, x.len));
-    str_free(&x);
-    str_free(&y);
+    CHECK_OK(search_sweep(j->on.teacher, j->on.lin, &j->on.shard, NULL, &j->o, j->lambda, j->n, dirs, j->out, e));
 }
 
 static void same_result(const struct search_result *a, const struct search_result *b, bool flops)
@@ -93,11 +68,11 @@ static void test_sweep(const char *root, const char *shard_dir)
     all.lambda = lambda;
     all.n = 3;
     set_dirs(&all, root, "sweep");
-    double before = all.be->flops, sum = 0;
+    double before = all.on.be->flops, sum = 0;
     work(&all);
     for (int i = 0; i < 3; i++)
         sum += all.out[i].flops;
-    CHECK(sum == all.be->flops - before); /* integers below 2^53: exact */
+    CHECK(sum == all.on.be->flops - before); /* integers below 2^53: exact */
     CHECK(all.out[0].sel.budget < all.out[2].sel.budget);
     open_job(&one, shard_dir, RELAX_SOFT, 1);
     for (int i = 0; i < 3; i++) {
@@ -105,11 +80,11 @@ static void test_sweep(const char *root, const char *shard_dir)
         snprintf(name, sizeof name, "alone-%d", i);
         set_dirs(&one, root, name);
         one.lambda = lambda + i;
-        before = one.be->flops;
+        before = one.on.be->flops;
         work(&one);
         same_result(&one.out[0], &all.out[i], i == 0); /* the first bears the teacher's passes */
         same_file(one.dir[0], all.dir[i], "log.tsv");
-        CHECK(one.out[0].flops == one.be->flops - before && one.out[0].flops_forward > 0 && one.out[0].flops_forward < one.out[0].flops);
+        CHECK(one.out[0].flops == one.on.be->flops - before && one.out[0].flops_forward > 0 && one.out[0].flops_forward < one.out[0].flops);
         CHECK(i == 0 || one.out[0].flops > all.out[i].flops);
     }
     close_job(&all);
@@ -133,7 +108,7 @@ static void test_killed(const char *root, const char *shard_dir, enum relax rela
     work(&two);
     for (int i = 0; i < kills; i++) {
         set_dirs(&broken, root, "killed");
-        run_and_kill(broken.be, 0, kl[i], 0, work, &broken);
+        run_and_kill(broken.on.be, 0, kl[i], 0, work, &broken);
         work(&broken);
         for (int k = 0; k < n; k++) {
             same_result(&whole.out[k], &broken.out[k], true);
@@ -158,11 +133,11 @@ static void test_bilevel(const char *root, const char *shard_dir)
     struct job j, frozen;
     open_job(&j, shard_dir, RELAX_BILEVEL, 1);
     set_dirs(&j, root, "bilevel-teacher");
-    const struct param *q = j.teacher->layer[1].attn->p[0];
+    const struct param *q = j.on.teacher->layer[1].attn->p[0];
     float *w0 = malloc((size_t)q->n * sizeof *w0), *w1 = malloc((size_t)q->n * sizeof *w1);
-    CHECK_OK(get_f32(j.be, w0, q->w, e));
+    CHECK_OK(get_f32(j.on.be, w0, q->w, e));
     work(&j);
-    CHECK_OK(get_f32(j.be, w1, q->w, e));
+    CHECK_OK(get_f32(j.on.be, w1, q->w, e));
     CHECK(!memcmp(w0, w1, (size_t)q->n * sizeof *w0));
     CHECK_STR(j.out[0].sel.variant, " bilevel");
     open_job(&frozen, shard_dir, RELAX_BILEVEL, 1);
@@ -181,10 +156,10 @@ static void test_bilevel(const char *root, const char *shard_dir)
     static const double two[2] = {0.1, 0.2};
     struct search_result out[2];
     const char *dirs[2] = {j.dir[0], j.dir[1]};
-    CHECK_ERR(search_sweep(j.teacher, j.lin, &j.shard, NULL, &j.o, two, 2, dirs, out, e), E_USAGE, "takes one");
+    CHECK_ERR(search_sweep(j.on.teacher, j.on.lin, &j.on.shard, NULL, &j.o, two, 2, dirs, out, e), E_USAGE, "takes one");
     static const double negative = -1;
     j.o.relax = RELAX_SOFT;
-    CHECK_ERR(search_sweep(j.teacher, j.lin, &j.shard, NULL, &j.o, &negative, 1, dirs, out, e), E_USAGE, "negative");
+    CHECK_ERR(search_sweep(j.on.teacher, j.on.lin, &j.on.shard, NULL, &j.o, &negative, 1, dirs, out, e), E_USAGE, "negative");
     free(w0);
     free(w1);
     close_job(&j);

@@ -15,11 +15,7 @@
 enum { LAYERS = 5, ROWS = 16 };
 
 struct job {
-    struct backend *be;
-    struct pool *pool;
-    struct model *teacher;
-    struct linset *lin;
-    struct shard shard;
+    struct small on;
     const struct selector *method;
     struct select_input in;
     struct select_train train;
@@ -32,27 +28,17 @@ static void open_job(struct job *j, const char *root, const struct selector *met
 {
     char shard[1024];
     *j = (struct job){.method = method};
-    if (threads > 1)
-        CHECK_OK(pool_open(&j->pool, threads, e));
-    CHECK_OK(backend_open(&j->be, &(struct backend_opts){.name = "cpu", .pool = j->pool}, e));
-    small_model(j->be, LAYERS, planted, &j->teacher, &j->lin);
-    small_shard(path_join(shard, root, "shard"), ROWS, &j->shard);
+    small_open(&j->on, path_join(shard, root, "shard"), ROWS, LAYERS, planted, threads);
     j->train = (struct select_train){.tokens = method == &sel_flashmorph ? 2200 : 270, .batch = 2,
                                      .lr = method == &sel_flashmorph ? 2e-2 : 1e-3, .lr_mixer = 1e-3, .heldout = 4, .ckpt_every = 1,
                                      .beam = 3, .gate_weight = 0.1};
-    j->in = (struct select_input){.be = j->be, .teacher = j->teacher, .lin = j->lin, .data = &j->shard, .layers = LAYERS, .budget = 2,
+    j->in = (struct select_input){.be = j->on.be, .teacher = j->on.teacher, .lin = j->on.lin, .data = &j->on.shard, .layers = LAYERS, .budget = 2,
                                   .row_hi = 6, .micro = 2, .seed = 9, .train = &j->train};
 }
 
 static void close_job(struct job *j)
 {
-    linset_close(j->lin);
-    model_close(j->teacher);
-    shard_close(&j->shard);
-    CHECK_EQ_I(j->be->mem_used_bytes, 0);
-    backend_close(j->be);
-    if (j->pool)
-        pool_close(j->pool);
+    small_close(&j->on);
 }
 
 static void set_dirs(struct job *j, const char *root, const char *name)
@@ -88,16 +74,9 @@ static void same_selection(const struct selection *a, const struct selection *b,
 static void same_files(const char *a, const char *b)
 {
     struct names n;
-    char path[1024];
     CHECK_OK(dir_list(a, &n, e));
-    for (size_t i = 0; i < n.n; i++) {
-        struct str x = STR_INIT, y = STR_INIT;
-        CHECK_OK(file_read(path_join(path, a, n.v[i]), 0, &x, e));
-        CHECK_OK(file_read(path_join(path, b, n.v[i]), 0, &y, e));
-        CHECK(x.len > 0 && x.len == y.len && !memcmp(x.p, y.p, x.len));
-        str_free(&x);
-        str_free(&y);
-    }
+    for (size_t i = 0; i < n.n; i++)
+        same_file(a, b, n.v[i]);
     names_free(&n);
 }
 
@@ -109,20 +88,33 @@ static int full_layers(const struct selection *s)
     return n;
 }
 
+/* Avg-S1, Avg-S2: of two rankings that begin with the planted layer. */
+static void average_planted(const struct selection *ga, const struct selection *gr, const struct selector *avg, int planted)
+{
+    struct select_input in = {.layers = LAYERS, .budget = 1, .first = ga, .second = gr};
+    struct selection out;
+    CHECK_OK(selector_run(avg, &in, &out, e));
+    CHECK(full_layers(&out) == 1 && out.kind[planted] == MIX_FULL);
+}
+
 static void test_planted(const char *root)
 {
+    static struct selection first[LAYERS];
     for (size_t m = 0; m < ARRAY_LEN(methods); m++)
         for (int planted = 0; planted < LAYERS; planted += 2) {
             struct job j;
             open_job(&j, root, methods[m], planted, 1);
-            double before = j.be->flops;
+            double before = j.on.be->flops;
             work(&j);
             CHECK_EQ_I(full_layers(&j.out), 2);
             CHECK(j.out.kind[planted] == MIX_FULL);
             for (int l = 0; l < LAYERS; l++) /* strictly first; postnas: first of the sets' scores, shared within the best set */
                 CHECK(l == planted || j.out.score[planted] > j.out.score[l] || (methods[m] == &sel_postnas && j.out.kind[l] == MIX_FULL));
-            CHECK(j.out.flops_forward + j.out.flops_backward == j.be->flops - before);
+            CHECK(j.out.flops_forward + j.out.flops_backward == j.on.be->flops - before);
             CHECK((j.out.flops_backward > 0) == (methods[m] != &sel_ga_s1 && methods[m] != &sel_gr_s1));
+            if (m == 1 || m == 3)
+                average_planted(&first[planted], &j.out, m == 1 ? &sel_avg_s1 : &sel_avg_s2, planted);
+            first[planted] = j.out;
             j.in.budget = 1; /* alone */
             work(&j);
             CHECK(full_layers(&j.out) == 1 && j.out.kind[planted] == MIX_FULL);
@@ -153,7 +145,7 @@ static void test_killed(const char *root)
             if ((size_t)kill[k].method != m)
                 continue;
             set_dirs(&broken, root, "killed");
-            run_and_kill(broken.be, kill[k].adamw, kill[k].kl, kill[k].align, work, &broken);
+            run_and_kill(broken.on.be, kill[k].adamw, kill[k].kl, kill[k].align, work, &broken);
             work(&broken);
             same_selection(&whole.out, &broken.out, true);
             same_files(whole.out_dir, broken.out_dir);
@@ -175,9 +167,9 @@ static void test_finished(const char *root)
     set_dirs(&j, root, "finished");
     work(&j);
     first = j.out;
-    double before = j.be->flops;
+    double before = j.on.be->flops;
     work(&j);
-    CHECK(j.be->flops == before);
+    CHECK(j.on.be->flops == before);
     same_selection(&first, &j.out, true);
     drop_dirs(&j);
     close_job(&j);
