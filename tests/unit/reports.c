@@ -141,6 +141,9 @@ static void test_figure(const char *dir)
     f.xhi = NAN;
     figure_refused(f, dir, "range");
     f.xhi = 4;
+    f.xlog = true;
+    figure_refused(f, dir, "a logarithmic axis begins at 0");
+    f.xlog = false;
     bool drawn;
     char path[1024];
     struct str tsv = STR_INIT, svg = STR_INIT;
