@@ -32,8 +32,8 @@ static void open_job(struct job *j, const char *root, const struct selector *met
     j->train = (struct select_train){.tokens = method == &sel_flashmorph ? 2200 : 270, .batch = 2,
                                      .lr = method == &sel_flashmorph ? 2e-2 : 1e-3, .lr_mixer = 1e-3, .heldout = 4, .ckpt_every = 1,
                                      .beam = 3, .gate_weight = 0.1};
-    j->in = (struct select_input){.be = j->on.be, .teacher = j->on.teacher, .lin = j->on.lin, .data = &j->on.shard, .layers = LAYERS, .budget = 2,
-                                  .row_hi = 6, .micro = 2, .seed = 9, .train = &j->train};
+    j->in = (struct select_input){.be = j->on.be, .teacher = j->on.teacher, .lin = j->on.lin, .data = &j->on.shard, .layers = LAYERS,
+                                  .budget = 2, .row_hi = 6, .micro = 2, .seed = 9, .train = &j->train};
 }
 
 static void close_job(struct job *j)
