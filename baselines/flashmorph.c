@@ -3,7 +3,7 @@
  * linear; the K largest gates stay Full [selectors.md B.10]. Proposed where the source is silent: the mixture's own stream feeds the
  * next layer, targets come from a pass of the teacher alone, gates are clamped to 0..1 after every update, Adam 0.9/0.95 without decay,
  * cosine from the learning rate to a tenth of it. Answer positions are those whose next token belongs to an answer; rows without an
- * answer are not used.
+ * answer are not used. `plain_text` is the paper's control: text in place of retrieval data, every position counts.
  */
 #include <math.h>
 #include <stdio.h>
@@ -118,7 +118,8 @@ static int set_rows(struct morph *m, const int64_t *rows, int n, double position
     double each = positions > 0 ? 1 / ((double)m->L * positions) : 0;
     for (int i = 0; i < n; i++)
         for (int32_t t = 0; t < len[i]; t++)
-            m->weight[m->batch.seqs.q_off[i] + t] = (float)(stream_counts(m->shard, rows[i], t, POS_ANSWERS) ? each : 0);
+            m->weight[m->batch.seqs.q_off[i] + t] =
+                (float)(stream_counts(m->shard, rows[i], t, m->every ? POS_ALL : POS_ANSWERS) ? each : 0);
     return put_f32(m->be, view_at(m->w, 0, m->batch.seqs.rows), m->weight, e);
 }
 
@@ -157,6 +158,12 @@ int morph_gradient(struct morph *m, const int64_t *rows, int n, double positions
 }
 
 /* ---- training of the gates ---- */
+
+/* Positions of a row that the loss counts. */
+static double counted(const struct select_input *in, int64_t row)
+{
+    return in->plain_text ? stream_weight(in->data, row, POS_ALL) : morph_positions(in->data, row);
+}
 
 struct tuner {
     const struct select_input *in;
@@ -259,7 +266,7 @@ static int update(struct tuner *t, struct err *e)
     int64_t rows[64], B = t->t->batch;
     double positions = 0, align = 0, grad[MAX_LAYERS] = {0}, sum = 0, s1 = (double)(t->step + 1), lr = rate(t, t->step);
     for (int64_t i = 0; i < B; i++)
-        positions += morph_positions(t->in->data, t->row[order_row(&t->order, t->step * B + i)]);
+        positions += counted(t->in, t->row[order_row(&t->order, t->step * B + i)]);
     for (int64_t i = 0; i < B; i += t->in->micro) {
         int n = (int)MIN(t->in->micro, B - i);
         for (int k = 0; k < n; k++) {
@@ -296,7 +303,7 @@ static int open_tuner(struct tuner *t, int64_t row_hi, struct err *e)
     if (!t->row)
         return err_nomem(e, (size_t)row_hi * sizeof *t->row, "rows");
     for (int64_t r = 0; r < row_hi; r++)
-        if (morph_positions(in->data, r) > 0) {
+        if (counted(in, r) > 0) {
             t->row[with++] = r;
             len += in->data->len[r];
         }
@@ -310,6 +317,7 @@ static int open_tuner(struct tuner *t, int64_t row_hi, struct err *e)
     for (int64_t l = 0; l < in->layers; l++)
         t->a[l] = !fixed(t, l);
     TRY(morph_open(&t->m, in->teacher, in->lin, in->data, MIN(in->micro, t->t->batch), t->t->gate_weight, e));
+    t->m.every = in->plain_text;
     TRY(order_init(&t->order, in->seed, 0, with, e));
     t->flops = -in->be->flops;
     return load(t, e);
@@ -349,6 +357,8 @@ static int pick(const struct select_input *in, struct selection *out, struct err
     for (int l = 0; l < in->layers; l++)
         out->score[l] = t.a[l];
     out->has_score = true;
+    if (in->plain_text)
+        snprintf(out->variant, sizeof out->variant, "plain text");
     out->tokens = t.tokens;
     out->flops_forward = t.forward + t.m.flops_forward;
     out->flops_backward = t.flops + in->be->flops - out->flops_forward;

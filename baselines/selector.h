@@ -20,6 +20,7 @@ struct select_input {
     int64_t row_lo, row_hi, micro; /* rows that score, how many at once */
     uint64_t seed;
     enum positions positions;
+    bool plain_text;              /* flashmorph: every position counts, in data without answers, too */
     const bool *exclude;          /* [layers]: stay Linear; NULL = none */
     // controls of the operator space: as many more layers become Window, next in rank (Uniform: evenly spaced among the rest); 0 = none
     int windows;

@@ -60,6 +60,7 @@ struct morph {
     int64_t max_rows, L, D;
     double gate_weight, align, flops_forward, scale; /* align: of the last call */
     bool grad;
+    bool every; /* every position counts, not answers alone: plain-text supervision */
     struct err hook_err;
 };
 int morph_open(struct morph *m, struct model *teacher, const struct linset *lin, const struct shard *shard, int64_t micro,

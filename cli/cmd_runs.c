@@ -1,4 +1,4 @@
-/* status, verify, doctor. */
+/* verify, doctor. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,92 +7,6 @@
 #include "cli/stages.h"
 #include "core/prov.h"
 #include "kernels/ops.h"
-
-struct run_row {
-    const char *name, *state;
-    double seconds;
-};
-
-/* complete, running (its process lives), partial; "" for what is no run. */
-static struct run_row run_row(const char *runs, const char *name)
-{
-    char dir[1024], f[1024];
-    struct err ignored = ERR_INIT;
-    struct run_row r = {.name = name, .state = ""};
-    path_join(dir, runs, name);
-    if (!file_exists(path_join(f, dir, "key.txt")))
-        return r;
-    r.seconds = run_seconds(dir);
-    r.state = "complete";
-    if (file_exists(path_join(f, dir, "OUTPUTS")))
-        return r;
-    r.state = "running";
-    if (lock_try(path_join(f, dir, "LOCK"), &ignored) == 0) { /* nobody holds it */
-        lock_drop(f);
-        r.state = "partial";
-    }
-    return r;
-}
-
-/* Removes a partial run, under its lock. */
-static int prune_run(const char *runs, const char *name, struct err *e)
-{
-    char dir[1024], f[1024];
-    path_join(dir, runs, name);
-    TRY(lock_take(path_join(f, dir, "LOCK"), e));
-    return remove_tree(dir, e);
-}
-
-int cmd_status(int argc, char **argv, struct err *e)
-{
-    struct common c = COMMON_INIT;
-    bool prune = false;
-    const struct opt opts[] = {{.name = "prune", .type = OPT_BOOL, .dst = &prune, .help = "remove runs that were begun and not finished",
-                                .group = "Runs"}, COMMON_OPTS(&c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab status [RUNS] [--prune]",
-                                  .about = "Run directories and their state: complete, running, or partial (the command that made it goes "
-                                  "on with it; --prune removes it).", .examples = "  dashlab status runs\n  dashlab status runs --prune",
-                                  .opts = opts, .n_opts = ARRAY_LEN(opts), .max_pos = 1};
-    const char *pos[1] = {"runs"};
-    size_t n, removed = 0;
-    bool done;
-    struct names names;
-    struct str out = STR_INIT;
-    struct jw w;
-    TRY(cli_parse(&spec, &c, argc, argv, pos, &n, &done, e));
-    if (done)
-        return 0;
-    const char *runs = n ? pos[0] : "runs";
-    TRY(dir_list(runs, &names, e));
-    int rc = 0;
-    jw_init(&w, &out, true);
-    jw_arr(&w);
-    for (size_t i = 0; rc == 0 && i < names.n; i++) {
-        struct run_row r = run_row(runs, names.v[i]);
-        if (!*r.state)
-            continue;
-        if (prune && !strcmp(r.state, "partial")) {
-            rc = prune_run(runs, r.name, e);
-            r.state = "removed";
-            removed++;
-        }
-        jw_obj(&w);
-        jw_kstr(&w, "run", r.name);
-        jw_kstr(&w, "state", r.state);
-        jw_kf64(&w, "seconds", r.seconds);
-        jw_end_obj(&w);
-        if (!c.json)
-            printf("%-40s %-9s %8.1f s\n", r.name, r.state, r.seconds);
-    }
-    jw_end_arr(&w);
-    if (c.json)
-        printf("%s\n", str_c(&out));
-    else if (prune)
-        printf("%zu removed\n", removed);
-    str_free(&out);
-    names_free(&names);
-    return rc;
-}
 
 int cmd_verify(int argc, char **argv, struct err *e)
 {
@@ -109,6 +23,7 @@ int cmd_verify(int argc, char **argv, struct err *e)
     TRY(cli_parse(&spec, &c, argc, argv, pos, &n, &done, e));
     if (done)
         return 0;
+    TRY(run_readable(pos[0], e));
     TRY(run_verify(pos[0], &files, e));
     printf("%s: %" PRId64 " files as recorded\n", pos[0], files);
     return 0;

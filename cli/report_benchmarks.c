@@ -53,8 +53,10 @@ static void fill_row(struct plan *p, struct table *t, struct arena *a, const str
             cell_num(c, 100 * v, isfinite(e) ? 100 * e : -1, 1);
             res->cells++;
         } else {
-            if (n->state != RUN_COMPLETE)
+            if (n->state != RUN_COMPLETE) {
+                cell_text(c, rep_state(n));
                 c->note = table_note(t, "%s", rep_missing(n));
+            }
             res->missing += n->state != RUN_COMPLETE;
         }
     }

@@ -73,9 +73,10 @@ static const char *value_of(struct plan *p, const struct node *n, const char *na
     return v ? v : "";
 }
 
-static bool timing(const char *ours)
+/* Of this machine and moment: in a column that is left out of the deterministic table. */
+static bool measured(const char *ours)
 {
-    return strstr(ours, ":@seconds") != NULL;
+    return strstr(ours, ":@seconds") || strstr(ours, ":=device");
 }
 
 /* The values of all runs of this kind, each once, joined by "; "; *same = all equal the canonical value. */
@@ -111,25 +112,30 @@ static int settings(struct plan *p, const struct report *rep, struct arena *a, c
     struct tsv pub;
     struct table t;
     int differ = 0, compared = 0;
+    bool times = false;
     TRY(tsv_published(&pub, a, rep_word(rep, "values", rep->name), e));
     table_init(&t, a, rep->name, arena_printf(a, "%s (%s scale)", rep->title, p->m->scale));
     table_col(&t, "item", NULL, true, false);
     table_col(&t, "ours", NULL, false, false);
     table_col(&t, rep_paper(p), NULL, false, false);
     table_col(&t, "differs", NULL, false, false);
+    for (size_t i = 1; i < pub.n; i++)
+        times = times || measured(tsv_cell(&pub, i, "ours"));
+    if (times)
+        table_col(&t, "ours, measured", NULL, false, true);
     for (size_t i = 1; i < pub.n; i++) {
         const char *spec = tsv_cell(&pub, i, "ours"), *column = tsv_cell(&pub, i, "column"), *canonical = tsv_cell(&pub, i, "canonical");
         bool same, fresh = i == 1 || strcmp(column, tsv_cell(&pub, i - 1, "column"));
         size_t r = table_row(&t, fresh && *column ? column : NULL);
         const char *ours = ours_of(p, n, k, spec, canonical, a, &same);
         cell_text(table_cell(&t, r, 0), tsv_cell(&pub, i, "item"));
-        cell_text(table_cell(&t, r, 1), *ours ? ours : "-");
+        cell_text(table_cell(&t, r, measured(spec) ? 4 : 1), *ours ? ours : "-");
         cell_text(table_cell(&t, r, 2), tsv_cell(&pub, i, "published"));
         if (!*ours) {
             table_cell(&t, r, 1)->note = table_note(&t, *spec ? "no complete run says" : "nothing of ours corresponds");
             res->missing += *spec != 0;
-        } else if (timing(spec) || !*canonical) {
-            table_cell(&t, r, 3)->note = table_note(&t, timing(spec) ? "another device: not compared" : "not published: not compared");
+        } else if (measured(spec) || !*canonical) {
+            table_cell(&t, r, 3)->note = table_note(&t, measured(spec) ? "another device: not compared" : "not published: not compared");
         } else {
             compared++;
             differ += !same;

@@ -1,24 +1,58 @@
-/* `report --explain CELL`: the runs behind one row of a selector table, and how its numbers come from them. */
+/* `report --explain CELL`: the runs behind a row of a table, with keys, seeds, commands and files, and how its numbers come from them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/report_selectors.h"
+#include "cli/report_kinds.h"
 #include "cli/selectors_data.h"
 
+struct explainer {
+    const struct plan *p;
+    const char *manifest;
+    bool *seen; /* [p->n] */
+    struct str *out;
+};
+
+/* What a run wrote, by name. */
+static void list_files(const struct node *n, struct str *out)
+{
+    enum { MOST = 10 };
+    char dir[1024];
+    struct names names;
+    struct err ignored = ERR_INIT;
+    if (n->state != RUN_COMPLETE || dir_list(path_join(dir, n->dir, "out"), &names, &ignored) != 0)
+        return;
+    str_puts(out, "    files out/:");
+    for (size_t i = 0; i < names.n && i < MOST; i++)
+        str_printf(out, " %s", names.v[i]);
+    if (names.n > MOST)
+        str_printf(out, " and %zu more", names.n - MOST);
+    str_puts(out, "\n");
+    names_free(&names);
+}
+
 /* Every run that n needs, itself last, each once. */
-static void list_needed(const struct plan *p, const struct node *n, bool *seen, struct str *out)
+static void list_needed(struct explainer *x, const struct node *n)
 {
     size_t at = 0;
+    const struct plan *p = x->p;
     while (at < p->n && p->nodes[at] != n)
         at++;
-    if (at == p->n || seen[at])
+    if (at == p->n || x->seen[at])
         return;
-    seen[at] = true;
+    x->seen[at] = true;
     for (size_t i = 0; i < n->kind->n_params; i++)
         for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
-            list_needed(p, n->ref[i][k], seen, out);
-    str_printf(out, "  %-14s %-12s %-34s %s\n", n->stage->id, n->kind->name, n->point, n->dir);
+            list_needed(x, n->ref[i][k]);
+    const char *why = rep_missing(n), *dir = n->key[0] ? n->dir : "(its key waits for another run)";
+    str_printf(x->out, "  %-14s %-12s %-34s %s%s%s\n", n->stage->id, n->kind->name, n->point, dir, why ? ": " : "", why ? why : "");
+    if (n->key[0])
+        str_printf(x->out, "    key %s\n", n->key);
+    for (size_t i = 0; i < n->kind->n_params; i++)
+        if ((!strcmp(n->kind->params[i].name, "seed") || !strcmp(n->kind->params[i].name, "seeds")) && n->value[i])
+            str_printf(x->out, "    %s %s\n", n->kind->params[i].name, n->value[i]);
+    str_printf(x->out, "    command dashlab reproduce %s --scale %s --only %s:%.12s\n", x->manifest, p->m->scale, n->stage->id, n->planned);
+    list_files(n, x->out);
 }
 
 static void explain_row(const struct sel_data *d, const struct sel_entry *x, struct str *out)
@@ -31,59 +65,122 @@ static void explain_row(const struct sel_data *d, const struct sel_entry *x, str
     str_printf(out, "chosen in %s: %.0f tokens, %.0f s\n", x->sel->dir, x->tokens, x->seconds);
     for (size_t i = 0; i < x->n; i++) {
         const struct sel_run *r = &x->run[i];
-        str_printf(out, "seed %s: RULER %.3f (standard error of its prompts %.3f), answer NLL %.4f; held-out KL %.4f -> %.4f, answers "
-                   "%.4f -> %.4f\n", r->distill ? node_str(r->distill, "seed") : "-", r->scores.mean, r->scores.se, r->scores.nll,
+        str_printf(out,
+                   "seed %s: RULER %.3f (standard error of its prompts %.3f), answer NLL %.4f; held-out KL %.4f -> %.4f, answers %.4f -> "
+                   "%.4f\n",
+                   r->distill ? node_str(r->distill, "seed") : "-", r->scores.mean, r->scores.se, r->scores.nll,
                    sel_number(d->p, r->node, "distill.kl_before"), sel_number(d->p, r->node, "distill.kl_after"),
                    sel_number(d->p, r->node, "distill.kl_answers_before"), sel_number(d->p, r->node, "distill.kl_answers_after"));
     }
-    str_printf(out, "RULER %.3f = mean over %zu seed%s; its error %.3f = sqrt(mean of the prompts' errors squared + variance over seeds / "
-               "seeds)\n", x->mean, x->n, x->n == 1 ? "" : "s", x->se);
+    str_printf(out,
+               "RULER %.3f = mean over %zu seed%s; its error %.3f = sqrt(mean of the prompts' errors squared + variance over seeds / "
+               "seeds)\n",
+               x->mean, x->n, x->n == 1 ? "" : "s", x->se);
     if (x->diff.seeds)
-        str_printf(out, "d to %s %+.3f on %zu common seed%s: error %.3f (seeds %.3f, the rest prompts by %d resamplings), p %.4f, Holm "
-                   "%.4f\n", d->reference, x->diff.d, x->diff.seeds, x->diff.seeds == 1 ? "" : "s", x->diff.se, x->diff.se_seeds,
-                   PAIRED_DRAWS, x->diff.p, x->diff.p_holm);
+        str_printf(out,
+                   "d to %s %+.3f on %zu common seed%s: error %.3f (seeds %.3f, the rest prompts by %d resamplings), p %.4f, Holm %.4f\n",
+                   d->reference, x->diff.d, x->diff.seeds, x->diff.seeds == 1 ? "" : "s", x->diff.se, x->diff.se_seeds, PAIRED_DRAWS,
+                   x->diff.p, x->diff.p_holm);
     if (x->same_set)
         str_printf(out, "the same set as %s: trained once, not compared\n", d->reference);
 }
 
-int report_explain(struct plan *p, const struct report *rep, const char *cell, struct str *out, struct err *e)
+/* "NAME", "NAME@NUMBER" or "NAME:B=NUMBER" */
+struct cell_name {
+    size_t len;
+    bool by_label, has_budget;
+    double budget;
+};
+
+static int read_cell(const char *cell, struct cell_name *c, struct err *e)
+{
+    const char *colon = strstr(cell, ":B=");
+    *c = (struct cell_name){.by_label = colon != NULL, .len = colon ? (size_t)(colon - cell) : strcspn(cell, "@"), .budget = NAN};
+    c->has_budget = colon || cell[c->len];
+    if (c->has_budget && !parse_f64(colon ? colon + 3 : cell + c->len + 1, &c->budget))
+        return ERR(e, E_USAGE,
+                   "--explain '%s': a cell is SELECTOR@BUDGET, LABEL:B=BUDGET or a row's LABEL, for example dash-2@3 or DASH-2:B=3", cell);
+    return 0;
+}
+
+static bool is_name(const char *have, const char *cell, const struct cell_name *c)
+{
+    return strlen(have) == c->len && !strncmp(have, cell, c->len);
+}
+
+/* Rows of selector tables. */
+static int explain_entries(struct plan *p, const struct report *rep, const char *cell, const struct cell_name *c, struct explainer *x,
+                           size_t *shown, struct err *e)
 {
     struct sel_data *d = calloc(1, sizeof *d);
-    bool *seen = calloc(p->n + 1, sizeof *seen);
     struct arena a;
-    const char *colon = strstr(cell, ":B="), *number;
-    size_t id = colon ? (size_t)(colon - cell) : strcspn(cell, "@"), shown = 0;
-    double budget = NAN;
+    if (!d)
+        return err_nomem(e, sizeof *d, "a report");
     arena_init(&a, 0);
-    int rc = d && seen ? 0 : err_nomem(e, sizeof *d + p->n, "a report");
-    number = colon ? colon + 3 : cell + id + (cell[id] == '@');
-    if (rc == 0 && (colon || cell[id]) && !parse_f64(number, &budget))
-        rc = ERR(e, E_USAGE, "--explain '%s': a cell is SELECTOR@BUDGET or LABEL:B=BUDGET, for example dash-2@3 or DASH-2:B=3", cell);
-    if (rc == 0)
-        rc = sel_gather(d, p, &a, rep->node, e);
+    int rc = sel_gather(d, p, &a, rep->node, e);
     for (size_t i = 0; rc == 0 && i < d->n; i++) {
-        const struct sel_entry *x = &d->e[i];
-        const char *name = colon ? x->label : x->id; /* B is the budget asked for, or the realised one */
-        if (strlen(name) != id || strncmp(name, cell, id) || (cell[id] && x->asked != budget && !(colon && x->realised == budget)))
+        const struct sel_entry *v = &d->e[i];
+        bool named = is_name(c->by_label ? v->label : v->id, cell, c); /* B is the budget asked for, or the realised one */
+        if (!named || (c->has_budget && v->asked != c->budget && !(c->by_label && v->realised == c->budget)))
             continue;
-        str_puts(out, shown++ ? "\n" : "");
-        explain_row(d, x, out);
-        str_puts(out, "runs:\n");
-        memset(seen, 0, p->n * sizeof *seen);
-        for (size_t k = 0; k < x->n; k++)
-            list_needed(p, x->run[k].node, seen, out);
+        str_puts(x->out, *shown ? "\n" : "");
+        ++*shown;
+        explain_row(d, v, x->out);
+        str_puts(x->out, "runs:\n");
+        memset(x->seen, 0, p->n * sizeof *x->seen);
+        for (size_t k = 0; k < v->n; k++)
+            list_needed(x, v->run[k].node);
     }
-    if (rc == 0 && !shown) {
-        str_puts(out, "cells:");
+    if (rc == 0 && !*shown) {
+        str_puts(x->out, "cells:");
         for (size_t i = 0; i < d->n; i++)
-            str_printf(out, " %s@%g", d->e[i].id, d->e[i].asked);
-        str_puts(out, "\n");
-        rc = ERR(e, E_USAGE, "--explain '%s': no such cell", cell);
+            str_printf(x->out, " %s@%g", d->e[i].id, d->e[i].asked);
+        str_puts(x->out, "\n");
     }
-    if (d)
-        sel_free(d);
+    sel_free(d);
     arena_free(&a);
-    free(seen);
     free(d);
+    return rc;
+}
+
+/* Rows of other tables: what their lists name, by label or stage. */
+static void explain_nodes(struct plan *p, const struct report *rep, const char *cell, const struct cell_name *c, struct explainer *x,
+                          size_t *shown)
+{
+    static const char *const lists[] = {"from", "beside", "ruler", "supervision"};
+    for (size_t l = 0; l < ARRAY_LEN(lists); l++) {
+        const struct node *n[REP_MAX_NODES];
+        size_t k = rep_nodes(p, rep, lists[l], n, ARRAY_LEN(n));
+        for (size_t i = 0; i < k; i++) {
+            const char *asked = node_setting(n[i], "budget");
+            double b = NAN;
+            bool budget = !c->has_budget || (asked && parse_f64(asked, &b) && b == c->budget) || rep_number(p, n[i], "budget") == c->budget;
+            const struct node *by = node_of_kind(n[i], "search");
+            by = by ? by : node_of_kind(n[i], "select");
+            budget = budget || (by && rep_number(p, by, "budget") == c->budget);
+            if (!budget || !(is_name(n[i]->label, cell, c) || is_name(n[i]->stage->id, cell, c) || (by && is_name(by->stage->id, cell, c))))
+                continue;
+            str_printf(x->out, "%s%s%s%s\nruns:\n", (*shown)++ ? "\n" : "", n[i]->label, *n[i]->point ? ", " : "", n[i]->point);
+            memset(x->seen, 0, p->n * sizeof *x->seen);
+            list_needed(x, n[i]);
+        }
+    }
+}
+
+int report_explain(struct plan *p, const struct report *rep, const char *manifest, const char *cell, struct str *out, struct err *e)
+{
+    struct cell_name c;
+    size_t shown = 0;
+    TRY(read_cell(cell, &c, e));
+    struct explainer x = {.p = p, .manifest = manifest, .seen = calloc(p->n + 1, sizeof *x.seen), .out = out};
+    int rc = x.seen ? 0 : err_nomem(e, p->n, "a report");
+    bool entries = !strcmp(rep->kind, "selectors") || !strcmp(rep->kind, "tasks") || !strcmp(rep->kind, "budget-ruler");
+    if (rc == 0 && entries)
+        rc = explain_entries(p, rep, cell, &c, &x, &shown, e);
+    if (rc == 0 && !shown)
+        explain_nodes(p, rep, cell, &c, &x, &shown);
+    if (rc == 0 && !shown)
+        rc = ERR(e, E_USAGE, "--explain '%s': no such cell in report '%s'", cell, rep->name);
+    free(x.seen);
     return rc;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/report_kinds.h"
+#include "core/fs.h"
 
 enum { MAX_MODELS = 6, MAX_CONTEXTS = 32 };
 struct timed {
@@ -79,6 +80,8 @@ static int table_of(struct plan *p, const struct report *rep, struct arena *a, c
         if (!m[i].have)
             table_cell(&t, r, 0)->note =
                 table_note(&t, "%.300s", rep_missing(m[i].n) ? rep_missing(m[i].n) : "its infer.tsv cannot be read");
+        if (!m[i].have && k)
+            cell_text(table_cell(&t, r, 1), rep_state(m[i].n));
         for (size_t c = 0; c < k; c++) {
             size_t at = row_at(&m[i], ctx[c]);
             struct cell *cell = table_cell(&t, r, 1 + c);
@@ -139,7 +142,7 @@ static bool panel_of(const struct timed *m, size_t n, const double *ctx, size_t 
             top = fmax(top, value);
         }
         if (at)
-            s[lines++] = (struct series){.label = m[i].label, .x = x, .y = y, .n = at, .style = i == 0 ? 7 : (int)i};
+            s[lines++] = (struct series){.label = m[i].label, .x = x, .y = y, .n = at, .style = i == 0 ? 7 : (int)i, .line = true};
     }
     *out = (struct panel){.title = title,
                           .xlabel = bottom ? "context" : NULL,
@@ -183,6 +186,21 @@ static int figure_of(struct plan *p, const struct report *rep, struct arena *a, 
     return rep_picture(&pic, dir, text, e);
 }
 
+/* NAME.det.tsv of the figure, whose data are times: which lengths each model ran at. */
+static int deterministic(const struct report *rep, const struct timed *m, size_t n, const char *dir, struct err *e)
+{
+    char path[1024], file[300];
+    struct str s = STR_INIT;
+    str_puts(&s, "model\tcontext\tfits\n");
+    for (size_t i = 0; i < n; i++)
+        for (size_t r = 1; m[i].have && r < m[i].rows.n; r++)
+            str_printf(&s, "%s\t%s\t%s\n", m[i].label, tsv_cell(&m[i].rows, r, "context"), tsv_cell(&m[i].rows, r, "fits"));
+    snprintf(file, sizeof file, "%.200s.det.tsv", rep->name);
+    int rc = mkdir_p(dir, e) || str_ok(&s, file, e) || file_write(path_join(path, dir, file), str_c(&s), s.len, e) ? -1 : 0;
+    str_free(&s);
+    return rc;
+}
+
 int report_infer(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e)
 {
     struct arena a;
@@ -196,7 +214,7 @@ int report_infer(struct plan *p, const struct report *rep, const char *out_dir, 
     str_printf(&res->verdict, "%zu models timed, %d not made", n - (size_t)res->missing, res->missing);
     int rc = arena_ok(&a, "a report", e);
     if (rc == 0)
-        rc = !strcmp(show, "figure") ? figure_of(p, rep, &a, m, n, out_dir, text, e)
+        rc = !strcmp(show, "figure") ? deterministic(rep, m, n, out_dir, e) || figure_of(p, rep, &a, m, n, out_dir, text, e) ? -1 : 0
                                      : table_of(p, rep, &a, m, n, !strcmp(show, "decode"), out_dir, text, e);
     arena_free(&a);
     return rc;

@@ -12,18 +12,24 @@
 
 static const struct report_kind known[] = {
     {"selectors", "selectors at matched budgets", "from beside reference budgets published", "", report_selectors},
+    {"controlled", "one row a budget, one column a selector, all trained alike", "from values published", "", report_controlled},
+    {"budget-ruler", "budget against RULER for every selector, with published points", "from beside reference values", "", report_budget},
+    {"cost", "what a selection costs against what it is worth", "from supervision budgets cost_at against values", "", report_cost},
+    {"models", "own hybrids beside external ones", "from ruler values", "", report_models},
     {"operators", "operator counts and layer grids of chosen sets", "from published show values", "counts grid", report_operators},
     {"routing", "routing of searches before discretisation", "from ruler published show values", "diagnostics top1 stacked",
      report_routing},
+    {"variants", "searches that relax the choice differently", "from ruler", "", report_variants},
     {"sweep", "lambda against realised budget and RULER", "from", "", report_sweep},
     {"tasks", "every RULER task of every model", "from reference published values", "", report_tasks},
     {"config", "what runs really used, beside published values", "from values published show", "settings points", report_config},
     {"selectors-list", "the registry of selectors beside published tags", "values", "", report_selectors_list},
     {"infer", "prefill, decoding and peak memory over context lengths", "from values show", "prefill decode figure", report_infer},
     {"benchmarks", "models against MMLU, ARC, PIQA, WinoGrande", "from", "", report_benchmarks},
+    {"landscape", "the best, the median and the worst of all sets of a budget", "from", "", report_landscape},
 };
-const char *const report_kinds[] = {"selectors", "operators",      "routing", "sweep",     "tasks",
-                                    "config",    "selectors-list", "infer",   "benchmarks"};
+const char *const report_kinds[] = {"selectors", "controlled", "budget-ruler", "cost", "models", "operators", "routing", "variants",
+                                    "sweep", "tasks", "config", "selectors-list", "infer", "benchmarks", "landscape"};
 const size_t n_report_kinds = ARRAY_LEN(report_kinds);
 _Static_assert(ARRAY_LEN(known) == ARRAY_LEN(report_kinds), "one name for each report kind");
 
@@ -56,14 +62,59 @@ static bool stage_named(const struct manifest *m, const char *text)
     return false;
 }
 
+static const char *const lists[] = {"from", "beside", "ruler", "supervision"}; /* of stages */
+
+/* The values that a report shows: `values`, else what its kind reads; "" when it reads none. */
+static const char *values_of(const struct report *rep)
+{
+    static const char *const own[][2] = {{"selectors", "dash_table1"}, {"controlled", "dash_table8"}, {"operators", "dash_table10"}};
+    for (size_t i = 0; i < ARRAY_LEN(own); i++)
+        if (!strcmp(own[i][0], rep->kind))
+            return rep_word(rep, "values", own[i][1]);
+    return rep_word(rep, "values", "");
+}
+
+/* Published values: the file is there, and `published` names columns of it (or words of its field "column"). */
+static void check_published(const struct report *rep, struct yproblems *pr)
+{
+    struct arena a;
+    struct tsv t;
+    struct err why = ERR_INIT;
+    const struct ynode *map = y_get(rep->node, "published"), *values = y_get(rep->node, "values");
+    const char *name = values_of(rep);
+    if (!*name)
+        return;
+    arena_init(&a, 0);
+    if (tsv_published(&t, &a, name, &why) != 0)
+        y_problem(pr, values ? values : rep->node, "'values' of report '%s': %s", rep->name, why.msg);
+    else if (map && map->kind != Y_MAP)
+        y_problem(pr, map, "'published' must be a map of budget: column");
+    else
+        for (size_t i = 0; map && i < map->n; i++) {
+            const char *column = map->item[i]->kind == Y_SCALAR ? map->item[i]->s : "";
+            bool have = false;
+            for (size_t c = 0; c < t.cols; c++)
+                have = have || !strcmp(t.row[0][c], column);
+            for (size_t r = 1; r < t.n; r++)
+                have = have || !strcmp(tsv_cell(&t, r, "column"), column);
+            if (!have)
+                y_problem(pr, map->item[i], "'published' of report '%s' names column '%s', which '%s' does not have", rep->name, column,
+                          name);
+        }
+    arena_free(&a);
+}
+
 static void check_report(const struct manifest *m, const struct report *rep, const struct report_kind *k, struct yproblems *pr)
 {
-    static const char *const lists[] = {"from", "beside", "ruler"};
+    const struct ynode *ref = y_get(rep->node, "reference");
     for (size_t i = 0; i < rep->node->n; i++) {
         const char *key = rep->node->key[i]->s;
         if (!has_word("kind name title", key) && !has_word(k->keys, key))
             y_problem(pr, rep->node->key[i], "report kind '%s' has no key '%s'; it reads: %s", k->name, key, k->keys);
     }
+    if (ref && (ref->kind != Y_SCALAR || !stage_named(m, ref->s)))
+        y_problem(pr, ref, "'reference' of report '%s' names no stage of this manifest", rep->name);
+    check_published(rep, pr);
     const struct ynode *show = y_get(rep->node, "show");
     if (show && (show->kind != Y_SCALAR || !has_word(k->show, show->s)))
         y_problem(pr, show, "'show' of report kind '%s' is one of: %s", k->name, k->show);
@@ -86,6 +137,37 @@ int reports_check(const struct manifest *m, struct err *e)
     int rc = y_finish(&pr, e);
     str_free(&text);
     return rc;
+}
+
+/* Whether nothing tells two runs' choices of layers apart as a variant in their rows' names. */
+static bool same_choice(const struct node *a, const struct node *b)
+{
+    static const char *const variants[] = {"exclude", "windows", "like", "layer0", "probe_form", "positions", "relax"};
+    for (size_t i = 0; i < ARRAY_LEN(variants); i++) {
+        const char *x = node_setting(a, variants[i]), *y = node_setting(b, variants[i]);
+        if (strcmp(x ? x : "", y ? y : "") != 0)
+            return false;
+    }
+    return true;
+}
+
+int reports_check_rows(const struct plan *p, struct err *e)
+{
+    for (size_t i = 0; i < p->m->n_reports; i++)
+        for (size_t l = 0; l < ARRAY_LEN(lists); l++) {
+            const struct report *rep = &p->m->reports[i];
+            const struct node *n[REP_MAX_NODES];
+            size_t k = rep_nodes(p, rep, lists[l], n, ARRAY_LEN(n));
+            for (size_t a = 0; a < k; a++)
+                for (size_t b = a + 1; b < k; b++)
+                    if (n[a] != n[b] && !strcmp(n[a]->label, n[b]->label) && !strcmp(n[a]->point, n[b]->point) &&
+                        n[a]->kind == n[b]->kind && same_choice(n[a], n[b]))
+                        return ERR(e, E_USAGE,
+                                   "%s:%d:%d: report '%s' would have two rows '%s%s%s', of stages '%s' and '%s'; give one a label",
+                                   p->m->path, rep->node->line, rep->node->col, rep->name, n[a]->label, *n[a]->point ? " " : "",
+                                   n[a]->point, n[a]->stage->id, n[b]->stage->id);
+        }
+    return 0;
 }
 
 /* ---- access ---- */

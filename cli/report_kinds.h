@@ -18,8 +18,10 @@ struct report_kind {
     int (*make)(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
 };
 const struct report_kind *report_kind_find(const char *name);
-/* Keys, words and stages of every report. E_USAGE with all problems at once. */
+/* Keys, words, stages and published columns of every report. E_USAGE with all problems at once. */
 int reports_check(const struct manifest *m, struct err *e);
+/* No list of a report gives two rows of one name (two stages with one label and no setting that tells them apart): E_USAGE. */
+int reports_check_rows(const struct plan *p, struct err *e);
 
 int report_operators(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
                      struct err *e);
@@ -34,6 +36,17 @@ int report_selectors_list(struct plan *p, const struct report *rep, const char *
                           struct err *e);
 int report_benchmarks(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
                       struct err *e);
+int report_models(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                  struct err *e);
+int report_variants(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                    struct err *e);
+int report_controlled(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                      struct err *e);
+int report_budget(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                  struct err *e);
+int report_cost(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
+int report_landscape(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
+                     struct err *e);
 /* One line for a finished evaluation of an lmeval stage, "" for other nodes. */
 void benchmarks_line(struct plan *p, const struct node *n, struct str *out);
 

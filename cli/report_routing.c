@@ -144,10 +144,12 @@ static int diag_runs(struct plan *p, const struct report *rep, struct arena *a, 
         size_t r = table_row(&t, i == 0 || d[i].lambda != d[i - 1].lambda ? arena_printf(a, "lambda %g", d[i].lambda) : NULL);
         cell_text(table_cell(&t, r, 0), setting_name(d[i].annealed));
         cell_text(table_cell(&t, r, 1), d[i].seed);
-        if (d[i].missing)
-            table_cell(&t, r, 2)->note = table_note(&t, "%.300s", d[i].missing);
         for (int v = 0; v < N_VALUES; v++)
             cell_num(table_cell(&t, r, 2 + (size_t)v), d[i].v[v], -1, v == V_AMBIGUOUS || v == V_AMBIGUOUS1 ? 0 : values[v].digits);
+        if (d[i].missing) {
+            cell_text(table_cell(&t, r, 2), rep_state(d[i].n));
+            table_cell(&t, r, 2)->note = table_note(&t, "%.300s", d[i].missing);
+        }
     }
     return rep_emit(p, rep, &t, dir, text, e);
 }

@@ -12,8 +12,9 @@ struct report_result {
 };
 int report_selectors(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res,
                      struct err *e);
-/* What lies behind a cell "SELECTOR@BUDGET" (or "SELECTOR": all its budgets). E_USAGE for an unknown one; out then lists the cells. */
-int report_explain(struct plan *p, const struct report *rep, const char *cell, struct str *out, struct err *e);
+/* What lies behind a cell "SELECTOR@BUDGET" ("SELECTOR": all its budgets), "LABEL:B=BUDGET" or "LABEL"; manifest: its path, for the
+ * commands. E_USAGE for an unknown one; out then lists the cells. */
+int report_explain(struct plan *p, const struct report *rep, const char *manifest, const char *cell, struct str *out, struct err *e);
 /* One line for a finished evaluation, "" for other nodes. */
 void selectors_line(struct plan *p, const struct node *n, struct str *out);
 

@@ -63,8 +63,10 @@ static int table_of(struct plan *p, const struct report *rep, struct arena *a, c
         cell_num(table_cell(&t, r, 2), q[i].soft, -1, 2);
         cell_num(table_cell(&t, r, 3), q[i].mean, q[i].se, 1);
         cell_text(table_cell(&t, r, 4), rep_text(p, q[i].search, "mask"));
-        if (q[i].missing)
+        if (q[i].missing) {
+            cell_text(table_cell(&t, r, 3), rep_state(q[i].ruler));
             table_cell(&t, r, 3)->note = table_note(&t, "%.300s", q[i].missing);
+        }
     }
     return rep_emit(p, rep, &t, dir, text, e);
 }

@@ -30,12 +30,12 @@ static bool teacher_cfg(const struct node *n, struct mcfg *cfg)
 /* The line of a run's key that says which model it used; NULL when the key is not known yet. */
 static const char *model_line(const struct node *n, size_t *len)
 {
-    const char *at = n->inputs_text ? strstr(n->inputs_text, "\nmodel ") : NULL;
+    const char *at = n->lines ? strstr(n->lines, "\nmodel ") : NULL;
     if (!at)
         return NULL;
     at++;
     *len = strcspn(at, "\n");
-    return at;
+    return at[*len - 1] == '?' ? NULL : at;
 }
 
 static int same_teacher(const struct node *n, const struct node *align, struct err *e)

@@ -8,6 +8,7 @@
 #include "cli/stages_cost.h"
 #include "core/log.h"
 #include "core/prov.h"
+#include "experiments/show.h"
 #include "model/tok.h"
 #include "model/tok_open.h"
 

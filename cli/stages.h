@@ -20,8 +20,15 @@ struct env {
     struct tok *tok; /* the tokenizer last opened by itself */
     char tok_path[1024];
     bool estimate;  /* plans with FLOPs and memory (dry runs, check) */
+    bool by_name;   /* ... also of a checkpoint that is not there, by the shape its folder is called by */
     bool recompute; /* ... as if every stage that can computed its activations again */
     double rate;   /* FLOP/s for their times, 0 = unknown */
+    struct stage_rate {
+        char kind[16]; /* "*": every other */
+        double rate;
+    } rates[24]; /* instead: measured by kind of stage */
+    size_t n_rates;
+    char rates_about[400]; /* where they come from */
 };
 extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler,
     kind_lmeval, kind_landscape, kind_passkey, kind_infer, kind_train;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench_infer.h"
+#include "cli/report_kinds.h"
 #include "cli/stages_pretrain.h"
 #include "core/jread.h"
 #include "dash/stream.h"
@@ -78,12 +80,30 @@ static const struct node *teacher_of(const struct node *n, char path[1024])
     return NULL;
 }
 
-static bool teacher_cfg(const struct node *n, struct mcfg *c)
+/* The shape that a checkpoint's folder is called by ("models/Qwen2.5-3B-Instruct"), for one that is not there yet. */
+static bool named_shape(const char *path, struct mcfg *c)
+{
+    char name[64];
+    size_t n = 0;
+    for (const char *s = path_base(path); *s && n + 1 < sizeof name; s++)
+        name[n++] = *s >= 'A' && *s <= 'Z' ? (char)(*s + 32) : *s;
+    name[n] = 0;
+    char *tail = strstr(name, "-instruct");
+    if (tail)
+        *tail = 0;
+    return infer_shape(name, c);
+}
+
+static bool teacher_cfg(const struct node *n, bool by_name, struct mcfg *c)
 {
     char path[1024];
     struct err ignored = ERR_INIT;
     const struct node *made = teacher_of(n, path);
-    return made ? pretrain_cfg(made, c, &ignored) == 0 : *path && mcfg_load(c, path, &ignored) == 0;
+    if (made)
+        return pretrain_cfg(made, c, &ignored) == 0;
+    if (!*path)
+        return false;
+    return mcfg_load(c, path, &ignored) == 0 || (by_name && !dir_exists(path) && !file_exists(path) && named_shape(path, c));
 }
 
 /* Row length of the data: as packed here, or as the shard says that was given by flag. */
@@ -105,7 +125,9 @@ static int64_t row_length(const struct node *n)
 /* A counting backend with the types of the one that will run. */
 static void counting(const struct env *env, struct backend *be)
 {
-    bool bf16 = env->rt.be ? env->rt.be->act == DT_BF16 : !strcmp(env->common->device, "cuda") && !strcmp(env->common->dtype, "bf16");
+    bool bf16 = env->n_rates > 0 ? true
+                : env->rt.be     ? env->rt.be->act == DT_BF16
+                                 : !strcmp(env->common->device, "cuda") && !strcmp(env->common->dtype, "bf16");
     struct backend like = {.act = bf16 ? DT_BF16 : DT_F32, .stat = DT_F32, .determinism = "strict"};
     backend_count(be, &like);
 }
@@ -128,7 +150,7 @@ static int shapes_open(struct shapes *s, const struct env *env, const struct nod
 {
     struct mcfg c, lc;
     *s = (struct shapes){.T = row_length(n), .recompute = recomputes(env, n), .device = on_device(env)};
-    if (!teacher_cfg(n, &c))
+    if (!teacher_cfg(n, env->by_name, &c))
         return 0;
     counting(env, &s->be);
     int rc = model_new(&s->full, &s->be, &c, no_values, NULL, e);
@@ -218,11 +240,43 @@ static double data_tokens(const struct node *n)
     return node_has(n, "text") ? sum / (1 - MIN(node_f64(n, "text_share"), 0.99)) : sum;
 }
 
+static bool method_is(const struct node *n, const char *words)
+{
+    const char *m = node_str(n, "method");
+    size_t len = strlen(m), w;
+    for (; *words; words += w + (words[w] == ' ')) {
+        w = strcspn(words, " ");
+        if (w == len && !strncmp(words, m, w))
+            return true;
+    }
+    return false;
+}
+
 /* Whether a select run sweeps over the layers with rows of a shard. */
 static bool sweeps(const struct node *n)
 {
-    return node_has(n, "data") && !node_has(n, "scores") && (!strcmp(node_str(n, "method"), "lm-ppl") ||
-        !strcmp(node_str(n, "method"), "act-mse"));
+    return node_has(n, "data") && !node_has(n, "scores") && method_is(n, "lm-ppl act-mse smart ga-s1 gr-s1");
+}
+
+/* Tokens of one pass over a probe's prompts with their answers. */
+static double probe_tokens(const struct node *n)
+{
+    enum { RAW_PROMPT = 400 }; /* fifty pairs and a question */
+    bool ruler = !strcmp(node_str(n, "probe_form"), "ruler");
+    double each = ruler ? (double)node_i64(n, "length") : RAW_PROMPT + (double)node_i64(n, "max_new");
+    if (node_has(n, "scores") || !method_is(n, "kv ar ar-mh vt cwe halo"))
+        return 0;
+    return (double)node_i64(n, "prompts") * each * (method_is(n, "halo") ? 3 : 1);
+}
+
+/* Tokens that `infer` reads: prompts of every length, warm-up and timed rounds. */
+static double infer_tokens(const struct node *n)
+{
+    double ctx[64], sum = 0;
+    size_t k = node_list_f64(n, "contexts", ctx, ARRAY_LEN(ctx));
+    for (size_t i = 0; i < k; i++)
+        sum += ctx[i];
+    return sum * (double)(node_i64(n, "sequences") * (node_i64(n, "warmup") + node_i64(n, "reps")));
 }
 
 static double tokens_of(const struct node *n)
@@ -236,6 +290,12 @@ static double tokens_of(const struct node *n)
         return data_tokens(node_ref(n, "data"));
     if (!strcmp(kind, "select") && sweeps(n))
         return (double)(node_i64(n, "rows") * setting_i64(n, "seq", 1024));
+    if (!strcmp(kind, "select"))
+        return probe_tokens(n);
+    if (!strcmp(kind, "infer"))
+        return infer_tokens(n);
+    if (!strcmp(kind, "landscape"))
+        return (double)(node_i64(n, "heldout") * setting_i64(n, "seq", 1024));
     return 0;
 }
 
@@ -341,15 +401,77 @@ static int distill_cost(struct shapes *s, const struct node *n, double rows, str
     return rc;
 }
 
-/* The teacher's forward over rows, once with each layer's mixer left out; the sweep begins at that layer, so half of a forward on average. */
+/* Rows of training with all weights moving, or with gates alone, as the methods that train do; every method is counted for the tokens that
+ * it takes and what it keeps in memory is that of a distillation. */
+static int trained_cost(struct shapes *s, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    struct model *m;
+    double L = (double)s->full->cfg.L, K = (double)node_i64(n, "budget"), rows = (double)node_i64(n, "tokens") / (double)s->T;
+    double forward = pass(s->full, s->T, false, false), kl = head(s->full, s->T, false, false), held = (double)node_i64(n, "heldout");
+    bool gates = method_is(n, "flashmorph"), each = method_is(n, "ga-s2 gr-s2");
+    TRY(hybrid(&m, s, n, true, e));
+    params_set_trainable(&m->params, -1, true);
+    double step = gates ? 4 * forward : pass(m, s->T, true, true) + head(s->full, s->T, true, true); /* gates: both paths, there and back */
+    int64_t micro = MIN(node_i64(n, "micro"), node_i64(n, "train_batch"));
+    int rc = stream_memory(s, m, micro, node_has(n, "hidden"), true, !gates, c, e);
+    c->tokens = (int64_t)((each ? L : 1) * (double)node_i64(n, "tokens"));
+    c->flops = (each ? L : 1) * rows * step + (each ? L * held * (forward + kl) : 0);
+    if (method_is(n, "postnas")) { /* the beam scores every extension of every set that it keeps */
+        double sets = (double)node_i64(n, "beam") * L * K;
+        c->flops += sets * held * (forward + kl);
+        c->tokens += (int64_t)(sets * held * (double)s->T);
+    }
+    model_close(m);
+    return rc;
+}
+
+/*
+ * Sweeps: the teacher's (or student's) forward over rows, once with each layer's mixer left out, restored or converted; one that begins at
+ * that layer takes half of a forward on average. Probes: prompts with their answers, once for each layer and once whole.
+ */
 static int select_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
 {
-    double L = (double)s->full->cfg.L;
-    if (!sweeps(n))
-        return 0; /* not estimated */
-    c->flops = rows * (pass(s->full, s->T, false, false) * (1 + (L + 1) / 2) + head(s->full, s->T, false, false) * (L + 1));
+    double L = (double)s->full->cfg.L, forward = pass(s->full, s->T, false, false), kl = head(s->full, s->T, false, false);
+    if (node_has(n, "scores"))
+        return 0;
+    if (method_is(n, "ga-s2 gr-s2 flashmorph postnas"))
+        return trained_cost(s, n, c, e);
+    if (method_is(n, "lm-ppl act-mse"))
+        c->flops = rows * (forward * (1 + (L + 1) / 2) + kl * (L + 1));
+    else if (sweeps(n))
+        c->flops = rows * (L + 2) * (forward + (method_is(n, "smart") ? kl : 0));
+    else if (probe_tokens(n) > 0) {
+        c->flops = (L + 1) * probe_tokens(n) / (double)s->T * forward;
+        c->tokens = (int64_t)((L + 1) * probe_tokens(n));
+    } else
+        return 0;
     TRY(stream_memory(s, s->full, node_i64(n, "micro"), node_has(n, "hidden"), false, false, c, e));
     c->memory_bytes += L * (double)(node_i64(n, "micro") * s->T * s->full->cfg.d) * 4;
+    return 0;
+}
+
+/* Every binary set of the budget over the held-out rows; a set begins where it differs from the one before: half of a forward on average.
+ */
+static int landscape_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
+{
+    double sets = 1, K = (double)node_i64(n, "budget"), L = (double)s->full->cfg.L;
+    for (double k = 1; k <= K; k++)
+        sets *= (L - K + k) / k;
+    c->tokens = (int64_t)(sets * rows * (double)s->T);
+    c->flops = sets * rows * (pass(s->full, s->T, false, false) / 2 + head(s->full, s->T, false, false));
+    TRY(stream_memory(s, s->full, node_i64(n, "micro"), true, false, false, c, e));
+    return 0;
+}
+
+static int infer_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
+{
+    double longest = 0, ctx[64];
+    size_t k = node_list_f64(n, "contexts", ctx, ARRAY_LEN(ctx));
+    for (size_t i = 0; i < k; i++)
+        longest = MAX(longest, ctx[i]);
+    UNUSED(e);
+    c->flops = rows * pass(s->full, s->T, false, false); /* attention of longer prompts costs more: a lower bound */
+    c->memory_bytes = (double)s->be.mem_used_bytes + (double)cache_bytes(s->full, (int32_t)node_i64(n, "sequences"), (int64_t)longest);
     return 0;
 }
 
@@ -422,6 +544,18 @@ static int train_cost(const struct env *env, const struct node *n, struct stage_
     return rc;
 }
 
+static double rate_of(const struct env *env, const char *kind)
+{
+    double other = env->rate;
+    for (size_t i = 0; i < env->n_rates; i++) {
+        if (!strcmp(env->rates[i].kind, kind))
+            return env->rates[i].rate;
+        if (!strcmp(env->rates[i].kind, "*"))
+            other = env->rates[i].rate;
+    }
+    return other;
+}
+
 int stage_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
 {
     const struct env *env = ctx;
@@ -446,12 +580,46 @@ int stage_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err
              : !strcmp(kind, "select")  ? select_cost(&s, n, rows, c, e)
              : !strcmp(kind, "hidden")  ? hidden_cost(&s, n, rows, c, e)
              : !strcmp(kind, "ruler")   ? ruler_cost(&s, n, c, e)
+             : !strcmp(kind, "infer")   ? infer_cost(&s, n, rows, c, e)
+             : !strcmp(kind, "landscape") ? landscape_cost(&s, n, rows, c, e)
                                         : 0;
         c->memory_bytes = MAX(c->memory_bytes - s.unreal, 0);
         shapes_close(&s);
     }
-    if (env->rate > 0)
-        c->seconds = c->flops / env->rate;
+    double rate = rate_of(env, kind);
+    if (rate > 0)
+        c->seconds = c->flops / rate;
+    return rc;
+}
+
+int cost_device(struct env *env, const char *device, struct err *e)
+{
+    char path[1024];
+    struct arena a;
+    struct tsv t;
+    struct str have = STR_INIT;
+    TRY(cli_bundled(path, "experiments/rates.tsv", e));
+    arena_init(&a, 0);
+    int rc = tsv_load(&t, &a, path, e);
+    for (size_t i = 1; rc == 0 && i < t.n; i++) {
+        const char *name = tsv_cell(&t, i, "device");
+        if (!strstr(str_c(&have), name))
+            str_printf(&have, "%s%s", have.len ? ", " : "", name);
+        if (strcmp(name, device) != 0 || env->n_rates == ARRAY_LEN(env->rates))
+            continue;
+        struct stage_rate *r = &env->rates[env->n_rates++];
+        snprintf(r->kind, sizeof r->kind, "%.15s", tsv_cell(&t, i, "kind"));
+        r->rate = 1e12 * tsv_number(&t, i, "tflops");
+        if (!(r->rate > 0))
+            rc = ERR(e, E_INPUT, "%s: row %zu: 'tflops' is no number above 0", path, i);
+        snprintf(env->rates_about + strlen(env->rates_about), sizeof env->rates_about - strlen(env->rates_about), "%s%s: %s TFLOP/s (%s)",
+                 *env->rates_about ? "; " : "", strcmp(r->kind, "*") ? r->kind : "others", tsv_cell(&t, i, "tflops"),
+                 tsv_cell(&t, i, "source"));
+    }
+    if (rc == 0 && env->n_rates == 0)
+        rc = ERR(e, E_USAGE, "no rates were measured on '%s'; %s has: %s", device, path, str_c(&have));
+    str_free(&have);
+    arena_free(&a);
     return rc;
 }
 

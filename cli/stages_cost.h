@@ -21,5 +21,7 @@ int stage_fits(struct env *env, const struct node *n, struct err *e);
 /* FLOP/s of this machine for the estimates: COST_SHARE of what its matrix product does at (512, 1536, 576), measured for a moment. */
 #define COST_SHARE 0.5
 int cost_rate(struct env *env, double *rate, struct err *e);
+/* The rates that were measured on a device, from experiments/rates.tsv. E_USAGE names the devices that it has. */
+int cost_device(struct env *env, const char *device, struct err *e);
 
 #endif

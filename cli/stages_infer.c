@@ -1,5 +1,6 @@
 /* Stage kind: inference, timed. Its results are times and peaks of this machine, so two runs of it never agree to the bit. */
 #include "cli/bench_infer.h"
+#include "cli/stages_cost.h"
 #include "cli/stages_work.h"
 
 static const struct param_spec infer_params[] = {
@@ -102,4 +103,4 @@ const struct stage_kind kind_infer = {.name = "infer",
                                       .version = 1,
                                       .params = infer_params,
                                       .n_params = ARRAY_LEN(infer_params),
-                                      .run = infer_stage};
+                                      .plan = stage_plan, .run = infer_stage};

@@ -1,4 +1,5 @@
 /* Stage kind: the landscape of a budget. */
+#include "cli/stages_cost.h"
 #include "cli/stages_work.h"
 #include "dash/landscape.h"
 
@@ -37,4 +38,5 @@ static int landscape_stage(void *ctx, const struct node *n, struct run *r, struc
 }
 
 const struct stage_kind kind_landscape = {.name = "landscape", .about = "untrained KL of every binary set of a budget", .version = 1,
-                                          .params = landscape_params, .n_params = ARRAY_LEN(landscape_params), .run = landscape_stage};
+                                          .params = landscape_params, .n_params = ARRAY_LEN(landscape_params), .plan = stage_plan,
+                                          .run = landscape_stage};

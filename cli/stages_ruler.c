@@ -57,8 +57,33 @@ static int gen_run(void *ctx, const struct node *n, struct run *r, struct err *e
     jw_kstr(&res.w, "essays", o.essays ? "given" : "bundled public-domain novels");
     return result_save(&res, r, e);
 }
+
+/* A task that does not exist is said before anything runs. */
+static int gen_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    const char *const *known = ruler_task_names();
+    size_t k = 0;
+    UNUSED(ctx);
+    UNUSED(c);
+    while (known[k])
+        k++;
+    if (node_has(n, "task_file")) /* tasks of the user's own: read when they are made */
+        return 0;
+    for (const char *s = node_str(n, "tasks"); *s; s += strcspn(s, ","), s += *s == ',') {
+        char name[64];
+        bool have = false;
+        snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(s, ","), sizeof name - 1), s);
+        for (size_t i = 0; i < k; i++)
+            have = have || !strcmp(known[i], name);
+        const char *near = have ? NULL : nearest_word(name, known, k);
+        if (!have)
+            return ERR(e, E_USAGE, "stage '%s': there is no RULER task '%s'%s%s%s", n->stage->id, name, near ? "; did you mean '" : "",
+                       near ? near : "", near ? "'?" : "");
+    }
+    return 0;
+}
 const struct stage_kind kind_ruler_gen = {.name = "ruler-gen", .about = "RULER samples", .version = 1, .params = gen_params,
-                                          .n_params = ARRAY_LEN(gen_params), .run = gen_run};
+                                          .n_params = ARRAY_LEN(gen_params), .plan = gen_plan, .run = gen_run};
 
 /* ---- pack ---- */
 

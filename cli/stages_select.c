@@ -20,6 +20,8 @@ static const char *const loss_words[] = {"heldout", "train", NULL};
 static const char *const form_words[] = {"raw", "ruler", NULL};
 static const char *const any_expand_words[] = {"any", "head", "row", NULL};
 
+static const char *const supervision_words[] = {"text", NULL};
+
 static const struct param_spec select_params[] = {
     {.name = "method", .type = PT_WORD, .words = method_words, .help = "see select --list"},
     {.name = "budget", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 256, .help = "layers that stay Full"},
@@ -77,7 +79,9 @@ static const struct param_spec select_params[] = {
     {.name = "published_model", .type = PT_STR, .def = "",
      .help = "published: for which model (default: the one the teacher's folder is called)"},
     {.name = "layers", .type = PT_STR, .def = "", .help = "custom: the set, e.g. \"full:0,5 window:2\""},
-    P_POSITIONS};
+    P_POSITIONS,
+    {.name = "supervision", .type = PT_WORD, .def = "", .words = supervision_words,
+     .help = "flashmorph: text: every position counts, so that plain text serves (a control); default: answer tokens alone"}};
 
 int save_selection(const struct selection *s, struct run *r, struct result *res, struct err *e)
 {
@@ -178,20 +182,39 @@ static int select_go(struct env *env, const struct node *n, struct run *r, struc
     TRY(like_counts(n, &full, &window, e));
     TRY(select_files(s, sets, data, e));
     TRY(select_exclude(n, w->teacher->cfg.L, exclude, &any, e));
-    struct select_input in = {.be = env->rt.be, .teacher = w->teacher, .lin = w->lin, .data = w->data.ids ? &w->data : NULL,
-                              .cache = w->hidden, .layers = (int)w->teacher->cfg.L, .budget = full,
-                              .row_lo = node_i64(n, "row_lo"), .row_hi = node_i64(n, "row_lo") + node_i64(n, "rows"),
-                              .micro = node_i64(n, "micro"), .seed = (uint64_t)node_i64(n, "seed"),
+    struct select_input in = {.be = env->rt.be,
+                              .teacher = w->teacher,
+                              .lin = w->lin,
+                              .data = w->data.ids ? &w->data : NULL,
+                              .cache = w->hidden,
+                              .layers = (int)w->teacher->cfg.L,
+                              .budget = full,
+                              .row_lo = node_i64(n, "row_lo"),
+                              .row_hi = node_i64(n, "row_lo") + node_i64(n, "rows"),
+                              .micro = node_i64(n, "micro"),
+                              .seed = (uint64_t)node_i64(n, "seed"),
                               .positions = (enum positions)word_at(positions_words, node_str(n, "positions")),
-                              .exclude = any ? exclude : NULL, .of = node_str(n, "of"), .windows = window,
-                              .window_cost = node_f64(n, "window_cost"), .model = node_str(n, "published_model"), .sets_path = sets,
-                              .spec = node_str(n, "layers"), .scores = from->have[0] ? &from->of[0] : NULL,
-                              .first = from->have[1] ? &from->of[1] : NULL, .second = from->have[2] ? &from->of[2] : NULL,
-                              .out_dir = r->out, .work_dir = r->work, .scores_dir = from->have[0] ? node_path(n, "scores", scores) : NULL,
-                              .train = &train, .probe = {.ruler = !strcmp(node_str(n, "probe_form"), "ruler"),
-                                                         .prompts = node_i64(n, "prompts"), .max_new = node_i64(n, "max_new"),
-                                                         .length = node_i64(n, "length"), .batch = (int32_t)node_i64(n, "batch"),
-                                                         .data_dir = data}};
+                              .plain_text = node_has(n, "supervision"),
+                              .exclude = any ? exclude : NULL,
+                              .of = node_str(n, "of"),
+                              .windows = window,
+                              .window_cost = node_f64(n, "window_cost"),
+                              .model = node_str(n, "published_model"),
+                              .sets_path = sets,
+                              .spec = node_str(n, "layers"),
+                              .scores = from->have[0] ? &from->of[0] : NULL,
+                              .first = from->have[1] ? &from->of[1] : NULL,
+                              .second = from->have[2] ? &from->of[2] : NULL,
+                              .out_dir = r->out,
+                              .work_dir = r->work,
+                              .scores_dir = from->have[0] ? node_path(n, "scores", scores) : NULL,
+                              .train = &train,
+                              .probe = {.ruler = !strcmp(node_str(n, "probe_form"), "ruler"),
+                                        .prompts = node_i64(n, "prompts"),
+                                        .max_new = node_i64(n, "max_new"),
+                                        .length = node_i64(n, "length"),
+                                        .batch = (int32_t)node_i64(n, "batch"),
+                                        .data_dir = data}};
     TRY(selector_run(s, &in, &sel, e));
     result_begin(&res);
     return save_selection(&sel, r, &res, e);

@@ -1,91 +1,101 @@
 #include "experiments/export.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "core/fs.h"
 
-/* A stage id as a shell variable. */
-static void put_var(struct str *s, const char *id)
-{
-    str_puts(s, "job_");
-    for (; *id; id++)
-        str_putc(s, *id == '-' ? '_' : *id);
-}
+enum { DIGITS = 12 }; /* of a planned key, as in the names of run folders */
 
-static const struct node *first_of(const struct plan *p, const struct stage *s)
-{
-    for (size_t i = 0; i < p->n; i++)
-        if (p->nodes[i]->stage == s)
-            return p->nodes[i];
-    return NULL;
-}
+struct exporter {
+    const struct plan *const *p;
+    size_t n;
+    const char *const *command;
+    const char *name, *dir;
+    struct str submit, all; /* all: the variables of every job, for the report */
+    char (*queued)[DIGITS + 1];
+    size_t n_queued;
+};
 
-static bool depends(const struct plan *p, const struct stage *s, const struct stage *on)
+static bool is_queued(const struct exporter *x, const struct node *n)
 {
-    for (size_t i = 0; i < p->n; i++) {
-        const struct node *n = p->nodes[i];
-        for (size_t k = 0; n->stage == s && k < n->kind->n_params; k++)
-            for (size_t r = 0; n->ref[k] && n->ref[k][r]; r++)
-                if (n->ref[k][r]->stage == on)
-                    return true;
-    }
+    for (size_t i = 0; i < x->n_queued; i++)
+        if (!strncmp(x->queued[i], n->planned, DIGITS))
+            return true;
     return false;
 }
 
-static int write_job(const struct plan *p, const char *dir, const char *file, const char *what, const char *command, const char *only,
-                     struct err *e)
+static int write_job(const struct exporter *x, const char *file, const char *what, const char *command, const char *more, struct err *e)
 {
     char path[1024];
     struct str s = STR_INIT;
-    str_printf(&s, "#!/usr/bin/env bash\n#SBATCH --job-name=%s-%s\n#SBATCH --output=%%x.%%j.log\n# Time, memory, partition and GPUs: give "
-               "them to submit.sh in SBATCH_OPTIONS.\nset -eu\nexec %s%s%s\n", p->m->name, what, command, only ? " --only " : "",
-               only ? only : "");
-    int rc = s.failed ? err_nomem(e, s.len, "a job") : file_write(path_join(path, dir, file), str_c(&s), s.len, e);
+    str_printf(&s,
+               "#!/usr/bin/env bash\n#SBATCH --job-name=%s-%s\n#SBATCH --output=%%x.%%j.log\n#SBATCH --requeue\n"
+               "# One GPU. Time, memory and partition: give them to submit.sh in SBATCH_OPTIONS.\nset -eu\nexec %s%s\n",
+               x->name, what, command, more);
+    int rc = s.failed ? err_nomem(e, s.len, "a job") : file_write(path_join(path, x->dir, file), str_c(&s), s.len, e);
     str_free(&s);
     return rc;
 }
 
-int export_slurm(const struct plan *p, const char *command, const char *dir, int *jobs, struct err *e)
+static int write_node(struct exporter *x, size_t part, const struct node *n, int *jobs, struct err *e)
 {
-    struct str s = STR_INIT;
-    char file[128], path[1024];
+    char file[160], more[256];
+    struct str deps = STR_INIT;
+    snprintf(file, sizeof file, "%04d-%.80s-%.8s.sbatch", ++*jobs, n->stage->id, n->planned);
+    snprintf(more, sizeof more, " --only '%.100s:%.*s' --wait --no-reports", n->stage->id, DIGITS, n->planned);
+    int rc = write_job(x, file, n->stage->id, x->command[part], more, e);
+    for (size_t k = 0; k < n->kind->n_params; k++)
+        for (size_t r = 0; n->ref[k] && n->ref[k][r]; r++) {
+            char var[DIGITS + 8];
+            snprintf(var, sizeof var, ":$job_%.*s", DIGITS, n->ref[k][r]->planned);
+            if (is_queued(x, n->ref[k][r]) && !strstr(str_c(&deps), var))
+                str_puts(&deps, var);
+        }
+    str_printf(&x->submit, "job_%.*s=$(queue%s%s \"$here/%s\")\n", DIGITS, n->planned, deps.len ? " --dependency=afterok" : "",
+               str_c(&deps), file);
+    str_printf(&x->all, ":$job_%.*s", DIGITS, n->planned);
+    snprintf(x->queued[x->n_queued++], DIGITS + 1, "%.*s", DIGITS, n->planned);
+    str_free(&deps);
+    return rc;
+}
+
+int export_slurm(const struct plan *const *p, size_t n, const char *const *command, const char *report, const char *name, const char *dir,
+                 int *jobs, struct err *e)
+{
+    char path[1024];
+    size_t total = 0;
     *jobs = 0;
-    TRY(mkdir_p(dir, e));
-    str_printf(&s, "#!/usr/bin/env bash\n# Queues the stages of %s (scale %s) with their dependencies. SBATCH_OPTIONS is passed on, for "
-               "example \"--partition=gpu --gpus=1 --time=8:00:00\".\nset -eu\n"
-               "here=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\nqueue() { sbatch --parsable ${SBATCH_OPTIONS:-} \"$@\"; }\n",
-               p->m->name, p->m->scale);
-    int rc = 0;
-    struct str all = STR_INIT;
-    for (size_t i = 0; rc == 0 && i < p->m->n_stages; i++) {
-        const struct stage *st = &p->m->stages[i];
-        if (st->skipped || st->borrow || !first_of(p, st))
-            continue;
-        snprintf(file, sizeof file, "%02d-%.80s.sbatch", ++*jobs, st->id);
-        rc = write_job(p, dir, file, st->id, command, st->id, e);
-        put_var(&s, st->id);
-        str_puts(&s, "=$(queue");
-        bool any = false;
-        for (size_t k = 0; k < i; k++)
-            if (!p->m->stages[k].skipped && !p->m->stages[k].borrow && depends(p, st, &p->m->stages[k])) {
-                str_puts(&s, any ? ":$" : " --dependency=afterok:$");
-                put_var(&s, p->m->stages[k].id);
-                any = true;
-            }
-        str_printf(&s, " \"$here/%s\")\n", file);
-        str_puts(&all, all.len ? ":$" : "$");
-        put_var(&all, st->id);
-    }
+    for (size_t k = 0; k < n; k++)
+        total += p[k]->n;
+    struct exporter x = {.p = p, .n = n, .command = command, .name = name, .dir = dir, .queued = calloc(total + 1, sizeof *x.queued)};
+    if (!x.queued)
+        return err_nomem(e, total, "jobs");
+    str_printf(
+        &x.submit,
+        "#!/usr/bin/env bash\n# Queues the runs of %s with their dependencies. SBATCH_OPTIONS is passed on, for example \"--partition=gpu "
+        "--time=24:00:00\".\nset -eu\n"
+        "here=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\nqueue() { sbatch --parsable --gpus=1 ${SBATCH_OPTIONS:-} \"$@\"; }\n",
+        name);
+    int rc = mkdir_p(dir, e);
+    for (size_t k = 0; k < n; k++)
+        for (size_t i = 0; rc == 0 && i < p[k]->n; i++) {
+            const struct node *m = p[k]->nodes[i];
+            if (!m->stage->borrow && m->state != RUN_COMPLETE && !is_queued(&x, m))
+                rc = write_node(&x, k, m, jobs, e);
+        }
     if (rc == 0)
-        rc = write_job(p, dir, "99-report.sbatch", "report", command, NULL, e);
-    str_printf(&s, "queue --dependency=afterany:%s \"$here/99-report.sbatch\"\n", str_c(&all));
+        rc = write_job(&x, "9999-report.sbatch", "report", report, "", e);
+    str_printf(&x.submit, "queue%s%s \"$here/9999-report.sbatch\"\n", x.all.len ? " --dependency=afterany" : "", str_c(&x.all));
     if (rc == 0)
-        rc = s.failed || all.failed ? err_nomem(e, s.len, "submit.sh") : file_write(path_join(path, dir, "submit.sh"), str_c(&s), s.len, e);
+        rc = x.submit.failed || x.all.failed ? err_nomem(e, x.submit.len, "submit.sh")
+                                             : file_write(path_join(path, dir, "submit.sh"), str_c(&x.submit), x.submit.len, e);
     if (rc == 0 && chmod(path, 0755) != 0)
         rc = ERR(e, E_ENV, "'%s' cannot be made executable", path);
-    str_free(&s);
-    str_free(&all);
-    return rc;
+    str_free(&x.submit);
+    str_free(&x.all);
+    free(x.queued);
+    return rc ? -1 : 0;
 }

@@ -4,10 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/fs.h"
 #include "core/jwrite.h"
 
 static const char *const scale_words[] = {"ci", "tiny", "small", "paper", NULL};
-static const char *const top_keys[] = {"dash", "name", "title", "caption", "base", "inputs", "scales", "stages", "reports", "checks"};
+static const char *const collection_keys[] = {"dash", "name", "title", "caption", "manifests"};
+static const char *const top_keys[] = {"dash",   "name",   "title",   "caption", "base",     "inputs",
+                                       "scales", "stages", "reports", "checks",  "manifests"};
 
 const struct stage_kind *registry_find(const struct registry *r, const char *name)
 {
@@ -319,6 +322,42 @@ static void check_id(struct reader *r, const struct ynode *at, const char *id)
         y_problem(r->pr, at, "stage id '%s': letters, digits, '-' and '_' only", id);
 }
 
+static struct stage *find_stage(struct manifest *m, const char *id, size_t n)
+{
+    for (size_t i = 0; i < m->n_stages; i++)
+        if (strlen(m->stages[i].id) == n && !strncmp(m->stages[i].id, id, n))
+            return &m->stages[i];
+    return NULL;
+}
+
+/* `extends: STAGE`: an earlier stage whose kind and parameters, as they stand at this scale, this one begins with; its label, matrix and
+ * points are not taken. */
+static const struct stage *read_extends(struct reader *r, const struct stage *s, const struct ynode *n, const char *kind)
+{
+    const struct ynode *at = y_get(n, "extends");
+    const char *name = at ? scalar(r, at, "'extends'") : NULL;
+    if (!name)
+        return NULL;
+    const struct stage *from = find_stage(r->m, name, strlen(name));
+    if (!from || !from->kind)
+        y_problem(r->pr, at, "'extends' of stage '%s' names '%s', which is no stage before it", s->id, name);
+    else if (kind && strcmp(kind, from->kind->name) != 0)
+        y_problem(r->pr, at, "stage '%s' of kind '%s' cannot extend '%s', which is of kind '%s'", s->id, kind, name, from->kind->name);
+    else
+        return from;
+    return NULL;
+}
+
+/* What the parameters are before the stage's own keys: those of `from`, else the defaults. */
+static void first_settings(struct reader *r, struct stage *s, const struct stage *from, const struct ynode *at)
+{
+    s->set = arena_array(&r->m->arena, s->kind->n_params, sizeof *s->set);
+    for (size_t i = 0; s->set && i < s->kind->n_params; i++) {
+        const char *def = s->kind->params[i].def;
+        s->set[i] = (struct setting){s->kind->params[i].name, from ? from->set[i].value : def && *def ? def : NULL, from ? at : NULL};
+    }
+}
+
 static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
 {
     *s = (struct stage){.id = "?", .at = n};
@@ -328,8 +367,12 @@ static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
     }
     s->id = scalar(r, y_get(n, "id"), "'id'");
     const char *kind = scalar(r, y_get(n, "kind"), "'kind'");
+    const struct stage *from = s->id ? read_extends(r, s, n, kind) : NULL;
+    if (!kind && from)
+        kind = from->kind->name;
     if (!s->id || !kind) {
-        y_problem(r->pr, n, "a stage needs 'id' and 'kind'");
+        if (!s->id || !y_get(n, "extends")) /* a wrong 'extends' has been said */
+            y_problem(r->pr, n, "a stage needs 'id' and 'kind' (or 'extends')");
         s->id = s->id ? s->id : "?";
         return;
     }
@@ -346,14 +389,10 @@ static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
                   near ? "'?" : "");
         return;
     }
-    s->set = arena_array(&r->m->arena, s->kind->n_params, sizeof *s->set);
-    for (size_t i = 0; i < s->kind->n_params; i++) {
-        const char *def = s->kind->params[i].def;
-        s->set[i] = (struct setting){s->kind->params[i].name, def && *def ? def : NULL, NULL};
-    }
-    for (size_t i = 0; i < n->n; i++) {
+    first_settings(r, s, from, n);
+    for (size_t i = 0; s->set && i < n->n; i++) {
         const char *key = n->key[i]->s;
-        if (!strcmp(key, "id") || !strcmp(key, "kind"))
+        if (!strcmp(key, "id") || !strcmp(key, "kind") || !strcmp(key, "extends"))
             continue;
         if (!strcmp(key, "label"))
             s->label = scalar(r, n->item[i], "'label'");
@@ -366,14 +405,6 @@ static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
         else
             set_param(r, s, n->key[i], key, n->item[i]);
     }
-}
-
-static struct stage *find_stage(struct manifest *m, const char *id, size_t n)
-{
-    for (size_t i = 0; i < m->n_stages; i++)
-        if (strlen(m->stages[i].id) == n && !strncmp(m->stages[i].id, id, n))
-            return &m->stages[i];
-    return NULL;
 }
 
 /* `inputs.NAME: PATH`, `inputs.NAME.path` and `inputs.NAME.sha256` of a scale */
@@ -396,43 +427,54 @@ static void override_input(struct reader *r, const struct ynode *key, const stru
     y_problem(r->pr, key, "'%s' names no input of this manifest", key->s);
 }
 
-/* `scales: {ci: {align.tokens: 100k, inputs.teacher: PATH, skip: [a, b]}}` */
-static void apply_scale(struct reader *r)
+static void read_skip(struct reader *r, const struct ynode *v)
+{
+    if (v->kind != Y_SEQ)
+        y_problem(r->pr, v, "'skip' must be a list of stages");
+    for (size_t k = 0; v->kind == Y_SEQ && k < v->n; k++) {
+        struct stage *s = v->item[k]->kind == Y_SCALAR ? find_stage(r->m, v->item[k]->s, strlen(v->item[k]->s)) : NULL;
+        if (s)
+            s->skipped = true;
+        else
+            y_problem(r->pr, v->item[k], "'skip' names no stage of this manifest");
+    }
+}
+
+/* What the scale says of one stage: `STAGE.parameter`, `.matrix`, `.points`, `.label`. */
+static void scale_stage(struct reader *r, struct stage *s)
+{
+    const struct ynode *sc = r->scale_node;
+    for (size_t i = 0; s->set && sc && sc->kind == Y_MAP && i < sc->n; i++) {
+        const struct ynode *key = sc->key[i], *v = sc->item[i];
+        const char *dot = strchr(key->s, '.');
+        if (!dot || strlen(s->id) != (size_t)(dot - key->s) || strncmp(s->id, key->s, strlen(s->id)) != 0)
+            continue;
+        if (!strcmp(dot + 1, "matrix"))
+            read_matrix(r, s, v);
+        else if (!strcmp(dot + 1, "points"))
+            read_points(r, s, v);
+        else if (!strcmp(dot + 1, "label"))
+            s->label = scalar(r, v, "'label'");
+        else
+            set_param(r, s, key, dot + 1, v);
+    }
+}
+
+/* The rest of a scale, and keys that name nothing: `scales: {ci: {align.tokens: 100k, inputs.teacher: PATH, skip: [a, b]}}` */
+static void scale_rest(struct reader *r)
 {
     const struct ynode *sc = r->scale_node;
     for (size_t i = 0; sc && sc->kind == Y_MAP && i < sc->n; i++) {
         const struct ynode *key = sc->key[i], *v = sc->item[i];
-        if (!strcmp(key->s, "skip")) {
-            if (v->kind != Y_SEQ)
-                y_problem(r->pr, v, "'skip' must be a list of stages");
-            for (size_t k = 0; v->kind == Y_SEQ && k < v->n; k++) {
-                struct stage *s = v->item[k]->kind == Y_SCALAR ? find_stage(r->m, v->item[k]->s, strlen(v->item[k]->s)) : NULL;
-                if (s)
-                    s->skipped = true;
-                else
-                    y_problem(r->pr, v->item[k], "'skip' names no stage of this manifest");
-            }
-            continue;
-        }
-        if (!strcmp(key->s, "caption")) {
-            r->m->caption = scalar(r, v, "'caption'");
-            continue;
-        }
         const char *dot = strchr(key->s, '.');
-        struct stage *s = dot ? find_stage(r->m, key->s, (size_t)(dot - key->s)) : NULL;
-        if (dot && !strncmp(key->s, "inputs.", 7)) {
+        if (!strcmp(key->s, "skip"))
+            read_skip(r, v);
+        else if (!strcmp(key->s, "caption"))
+            r->m->caption = scalar(r, v, "'caption'");
+        else if (dot && !strncmp(key->s, "inputs.", 7))
             override_input(r, key, v);
-        } else if (!s) {
+        else if (!dot || !find_stage(r->m, key->s, (size_t)(dot - key->s)))
             y_problem(r->pr, key, "'%s' names no stage; a scale holds 'STAGE.parameter', 'inputs.NAME', 'caption' or 'skip'", key->s);
-        } else if (s->kind && !strcmp(dot + 1, "matrix")) {
-            read_matrix(r, s, v);
-        } else if (s->kind && !strcmp(dot + 1, "points")) {
-            read_points(r, s, v);
-        } else if (s->kind && !strcmp(dot + 1, "label")) {
-            s->label = scalar(r, v, "'label'");
-        } else if (s->kind) {
-            set_param(r, s, key, dot + 1, v);
-        }
     }
 }
 
@@ -588,17 +630,6 @@ static void read_parts(struct reader *r, const struct ynode *root, bool alone)
         y_problem(r->pr, st ? st : root, "'stages' must be a list with at least one stage");
         return;
     }
-    size_t had = m->n_stages, more = st ? st->n : 0;
-    struct stage *all = arena_array(&m->arena, had + more, sizeof *all);
-    if (!all)
-        return;
-    if (had)
-        memcpy(all, m->stages, had * sizeof *all);
-    m->stages = all;
-    for (size_t i = 0; i < more; i++) {
-        read_stage(r, &m->stages[had + i], st->item[i]);
-        m->n_stages = had + i + 1;
-    }
     for (size_t i = 0; sc && sc->kind == Y_MAP && i < sc->n; i++) {
         bool known = false;
         for (size_t k = 0; scale_words[k]; k++)
@@ -607,9 +638,23 @@ static void read_parts(struct reader *r, const struct ynode *root, bool alone)
             unknown_key(r, sc->key[i], scale_words, 4, "'scales'");
     }
     r->scale_node = sc ? y_get(sc, m->scale) : NULL;
-    if (sc && !r->scale_node && alone)
+    if (sc && !r->scale_node)
         y_problem(r->pr, sc, "this manifest has no scale '%s'", m->scale);
-    apply_scale(r);
+    size_t had = m->n_stages, more = st ? st->n : 0;
+    struct stage *all = arena_array(&m->arena, had + more, sizeof *all);
+    if (!all)
+        return;
+    if (had)
+        memcpy(all, m->stages, had * sizeof *all);
+    m->stages = all;
+    for (size_t i = 0; i < had; i++)
+        scale_stage(r, &m->stages[i]);
+    for (size_t i = 0; i < more; i++) { /* each is at its scale before another can extend it */
+        read_stage(r, &m->stages[had + i], st->item[i]);
+        m->n_stages = had + i + 1;
+        scale_stage(r, &m->stages[had + i]);
+    }
+    scale_rest(r);
     for (size_t i = had; i < m->n_stages; i++)
         check_stage(r, i);
 }
@@ -726,6 +771,34 @@ static void read_checks(struct reader *r, const struct ynode *n)
     }
 }
 
+/* `manifests: [FILE, ...]`: files in the same folder, each once. */
+static void read_collection(struct reader *r, const struct ynode *n)
+{
+    struct manifest *m = r->m;
+    const char *slash = strrchr(m->path, '/');
+    if (n->kind != Y_SEQ || n->n == 0) {
+        y_problem(r->pr, n, "'manifests' must be a list with at least one manifest");
+        return;
+    }
+    m->parts = arena_array(&m->arena, n->n, sizeof *m->parts);
+    for (size_t i = 0; m->parts && i < n->n; i++) {
+        const char *file = scalar(r, n->item[i], "a manifest"), *path;
+        if (!file || !*file || strchr(file, '/')) {
+            y_problem(r->pr, n->item[i], "'manifests' holds names of files in the same folder");
+            continue;
+        }
+        path = arena_printf(&m->arena, "%.*s%s", slash ? (int)(slash - m->path + 1) : 0, m->path, file);
+        if (!path)
+            return;
+        for (size_t k = 0; k < m->n_parts; k++)
+            if (!strcmp(m->parts[k], path))
+                y_problem(r->pr, n->item[i], "'%s' stands twice in this collection", file);
+        if (!file_exists(path))
+            y_problem(r->pr, n->item[i], "'%s' does not exist", path);
+        m->parts[m->n_parts++] = path;
+    }
+}
+
 static void read_all(struct reader *r, const struct ynode *root)
 {
     struct manifest *m = r->m;
@@ -733,7 +806,9 @@ static void read_all(struct reader *r, const struct ynode *root)
         y_problem(r->pr, root, "a manifest must be a map");
         return;
     }
-    allow_keys(r, root, top_keys, ARRAY_LEN(top_keys), "the manifest");
+    const struct ynode *parts = y_get(root, "manifests");
+    allow_keys(r, root, parts ? collection_keys : top_keys, parts ? ARRAY_LEN(collection_keys) : ARRAY_LEN(top_keys),
+               parts ? "a collection of manifests" : "the manifest");
     const struct ynode *ver = y_get(root, "dash");
     const char *v = ver ? scalar(r, ver, "'dash'") : NULL;
     if (!v || strcmp(v, "1"))
@@ -744,6 +819,10 @@ static void read_all(struct reader *r, const struct ynode *root)
         y_problem(r->pr, root, "'name' is needed: lower-case letters, digits and '-'");
     m->title = m->title ? m->title : m->name;
     m->caption = y_get(root, "caption") ? scalar(r, y_get(root, "caption"), "'caption'") : "";
+    if (parts) {
+        read_collection(r, parts);
+        return;
+    }
     read_parts(r, root, y_get(root, "base") == NULL);
     read_reports(r, y_get(root, "reports"));
     read_checks(r, y_get(root, "checks"));
@@ -820,9 +899,10 @@ void manifest_schema(struct str *out, const struct registry *reg)
              "             # a manifest beside this one whose inputs, scales and stages come first\n"
              "inputs: {NAME: {path: P, sha256: H}}\nscales: {ci|tiny|small|paper: {STAGE.parameter: value, inputs.NAME: path, skip: "
              "[STAGE], caption: text}}\n"
-             "stages: [{id, kind, label, matrix: {parameter: [values]}, points: [{parameter: value}], ...}]\n"
+             "stages: [{id, kind or extends: STAGE, label, matrix: {parameter: [values]}, points: [{parameter: value}], ...}]\n"
              "reports: [{kind, name, title, ...}]\nchecks: [{table: REPORT, row: ROW or BLOCK/ROW, column: NAME, min: X, max: Y, above: "
-             "ROW}, {table: REPORT, against: FILE.tsv, within: X}]   # each may have scale: NAME\n\nreport kinds:");
+             "ROW}, {table: REPORT, against: FILE.tsv, within: X}]   # each may have scale: NAME\n"
+             "manifests: [FILE, ...]  # in place of all but name, title and caption: a collection, run one after another\n\nreport kinds:");
     for (size_t i = 0; i < reg->n_report_kinds; i++)
         str_printf(out, " %s", reg->report_kinds[i]);
     str_puts(out, "\n");

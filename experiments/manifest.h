@@ -29,6 +29,7 @@ struct param_spec {
 
 struct node;
 struct run;
+struct hash_cache;
 struct stage_cost {
     int64_t tokens;
     double flops, memory_bytes, seconds; /* seconds 0 = unknown */
@@ -52,6 +53,7 @@ struct registry {
     size_t n_report_kinds;
     /* Where a path that a manifest names lies when it is not below the current folder (bundled files): 0 and dst, or -1. May be NULL. */
     int (*locate)(const char *path, char dst[1024]);
+    struct hash_cache *hashes; /* of inputs, shared by plans (plan.h); NULL: every plan hashes its own */
 };
 const struct stage_kind *registry_find(const struct registry *r, const char *name);
 
@@ -90,6 +92,8 @@ struct manifest {
     struct arena arena;
     struct ydoc doc;
     const char *path, *name, *title, *scale, *caption;
+    const char **parts; /* of a collection: the manifests that it holds, in order; it has nothing else */
+    size_t n_parts;
     struct input *inputs;
     size_t n_inputs;
     struct stage *stages;

@@ -337,6 +337,8 @@ static int prune_base(struct plan *p, struct err *e)
     return 0;
 }
 
+static int set_planned(struct plan *p, struct node *n, struct err *e);
+
 int plan_make(struct plan *p, const struct manifest *m, const struct registry *reg, const char *runs, struct err *e)
 {
     *p = (struct plan){.m = m, .reg = reg};
@@ -353,7 +355,7 @@ int plan_make(struct plan *p, const struct manifest *m, const struct registry *r
     }
     for (size_t i = 0; i < p->n; i++) {
         bool known;
-        if (node_resolve(p, p->nodes[i], &known, e) != 0) {
+        if (set_planned(p, p->nodes[i], e) != 0 || node_resolve(p, p->nodes[i], &known, e) != 0) {
             plan_free(p);
             return -1;
         }
@@ -393,6 +395,68 @@ static int input_hash(const char *path, char hex[65], struct err *e)
     return rc;
 }
 
+struct hash_entry {
+    const char *path;
+    char hex[65];
+    struct hash_entry *next;
+};
+
+void hash_cache_open(struct hash_cache *c)
+{
+    *c = (struct hash_cache){0};
+    arena_init(&c->arena, (size_t)16 << 20);
+}
+
+void hash_cache_close(struct hash_cache *c)
+{
+    arena_free(&c->arena);
+    *c = (struct hash_cache){0};
+}
+
+struct cost_entry {
+    char planned[65];
+    struct stage_cost cost;
+    struct cost_entry *next;
+};
+
+/* What the kind says of a run, once for equal ones. */
+static int plan_cost(const struct plan *p, struct node *n, struct err *e)
+{
+    struct hash_cache *c = n->planned[0] ? p->reg->hashes : NULL;
+    for (const struct cost_entry *x = c ? c->cost : NULL; x; x = x->next)
+        if (!strcmp(x->planned, n->planned)) {
+            n->cost = x->cost;
+            return 0;
+        }
+    TRY(n->kind->plan(p->reg->env, n, &n->cost, e));
+    struct cost_entry *x = c ? arena_alloc(&c->arena, sizeof *x) : NULL;
+    if (x) {
+        *x = (struct cost_entry){.cost = n->cost, .next = c->cost};
+        memcpy(x->planned, n->planned, sizeof x->planned);
+        c->cost = x;
+    }
+    return 0;
+}
+
+static int cached_hash(const struct plan *p, const char *path, char hex[65], struct err *e)
+{
+    struct hash_cache *c = p->reg->hashes;
+    for (const struct hash_entry *x = c ? c->first : NULL; x; x = x->next)
+        if (!strcmp(x->path, path)) {
+            memcpy(hex, x->hex, 65);
+            return 0;
+        }
+    TRY(input_hash(path, hex, e));
+    struct hash_entry *x = c ? arena_alloc(&c->arena, sizeof *x) : NULL;
+    const char *name = x ? arena_strdup(&c->arena, path) : NULL;
+    if (name) {
+        *x = (struct hash_entry){.path = name, .next = c->first};
+        memcpy(x->hex, hex, 65);
+        c->first = x;
+    }
+    return 0;
+}
+
 /* The line that stands for a node in its dependants' keys; false when not known yet. whole: its key whatever its kind shows. */
 static bool node_identity(const struct node *n, bool whole, char id[65])
 {
@@ -422,10 +486,9 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
     if (n->ref[i]) {
         for (size_t k = 0; n->ref[i][k]; k++) {
             char id[65];
-            if (!node_identity(n->ref[i][k], ps->whole, id))
-                *known = false;
-            else
-                str_printf(text, "%s run %s\n", ps->name, id);
+            bool have = node_identity(n->ref[i][k], ps->whole, id);
+            *known = *known && have;
+            str_printf(text, "%s run %s\n", ps->name, have ? id : "?");
         }
         return 0;
     }
@@ -449,6 +512,7 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
     if (!file_exists(path) && !dir_exists(path)) {
         if (p->m) { /* a missing file is the run's error, not the plan's: the rest can be planned */
             *known = false;
+            str_printf(text, "%s sha256 ?\n", ps->name);
             return 0;
         }
         if (ps->type == PT_PATH)
@@ -456,7 +520,7 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
         str_printf(text, "%s text %s\n", ps->name, path); /* by flag: a spec in place of a run; the stage itself says what it cannot read */
         return 0;
     }
-    TRY(input_hash(path, hex, e));
+    TRY(cached_hash(p, path, hex, e));
     if (in && in->sha256 && *in->sha256 && strncmp(in->sha256, hex, strlen(in->sha256)))
         return ERR(e, E_INPUT, "input '%s' at '%s': sha256 is %s, the manifest pins %s", in->name, path, hex, in->sha256);
     str_printf(text, "%s sha256 %s\n", ps->name, hex);
@@ -480,14 +544,39 @@ static int key_text(struct plan *p, struct node *n, struct str *text, bool *know
     return str_ok(text, "key", e);
 }
 
+/* Needs those of the nodes before it. An input that is not there stands by its path. */
+static int set_planned(struct plan *p, struct node *n, struct err *e)
+{
+    struct str text = STR_INIT;
+    int rc = 0;
+    str_printf(&text, "kind %s\nversion %d\n", n->kind->name, n->kind->version);
+    for (size_t i = 0; rc == 0 && i < n->kind->n_params; i++) {
+        bool known = true;
+        if (!n->value[i] || n->kind->params[i].free)
+            continue;
+        for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
+            str_printf(&text, "%s plan %s\n", n->kind->params[i].name, n->ref[i][k]->planned);
+        if (!n->ref[i])
+            rc = key_value(p, n, i, &text, &known, e);
+        if (!known)
+            str_printf(&text, "%s path %s\n", n->kind->params[i].name, n->path[i] ? n->path[i] : "");
+    }
+    rc = rc || str_ok(&text, "key", e) ? -1 : 0;
+    if (rc == 0)
+        run_key(str_c(&text), n->planned);
+    str_free(&text);
+    return rc;
+}
+
 int node_resolve(struct plan *p, struct node *n, bool *known, struct err *e)
 {
     struct str text = STR_INIT;
     *known = true;
     int rc = key_text(p, n, &text, known, e);
+    if (rc == 0)
+        n->lines = arena_strdup(&p->arena, str_c(&text));
     if (rc == 0 && *known) {
         run_key(str_c(&text), n->key);
-        n->inputs_text = arena_strdup(&p->arena, str_c(&text));
         if (p->m)
             snprintf(n->dir, sizeof n->dir, "%.900s/%s-%.12s", p->runs, n->kind->name, n->key);
         n->state = run_state(n->dir, n->key);
@@ -496,7 +585,7 @@ int node_resolve(struct plan *p, struct node *n, bool *known, struct err *e)
         n->state = RUN_NEW;
     }
     if (rc == 0 && n->kind->plan && n->cost.tokens == 0)
-        rc = n->kind->plan(p->reg->env, n, &n->cost, e);
+        rc = plan_cost(p, n, e);
     str_free(&text);
     return rc;
 }

@@ -17,12 +17,22 @@ struct node {
     const char *label;         /* "uniform budget=3 seed=1": the settings that vary, own and inherited */
     const char *point;         /* inherited and own varying settings, "k=v k=v" */
     char key[65], dir[1024];   /* key "" until its inputs are known */
-    const char *inputs_text;   /* lines of the input files it uses */
+    const char *lines;         /* what the key is the hash of; "?" stands for an input or a run that is not known yet */
+    char planned[65]; /* the same over what the node is planned from, whatever selectors will choose: equal ones are one run; for good */
     enum run_state state;
     const char *error;         /* failed in this session, or a dependency did */
     bool declined;             /* error is a reason not to make it (an uninformative probe), not a failure */
     struct stage_cost cost;
 };
+/* Hashes of inputs and costs of runs, each made once for all plans of a command: a checkpoint is read through once. */
+struct hash_cache {
+    struct arena arena;
+    struct hash_entry *first;
+    struct cost_entry *cost;
+};
+void hash_cache_open(struct hash_cache *c);
+void hash_cache_close(struct hash_cache *c);
+
 struct plan {
     struct arena arena;
     const struct manifest *m;
@@ -62,13 +72,25 @@ int plan_single(struct plan *p, const struct registry *reg, const char *kind, co
 /* The YAML stage that says the same as a node. */
 void node_yaml(const struct node *n, struct str *out);
 
+/* What earlier plans of the same command did: a run that failed is not tried again, one that was made is not made again by --force. */
+struct run_session {
+    struct arena arena;
+    struct session_run *first;
+};
+void run_session_open(struct run_session *s);
+void run_session_close(struct run_session *s);
 struct run_options {
-    const char *only; /* comma-separated stage ids; "" = all. What they need runs too. */
+    const char *only; /* comma-separated stage ids, or ID:PLANNED for one run (first digits of its planned key); "" = all. What they need
+                       * runs too. */
     bool dry_run, force;
-    bool single; /* one stage: the caller tells its error, so it is not logged */
+    bool single;                 /* one stage: the caller tells its error, so it is not logged */
+    bool wait;                   /* for a run that another process is at, instead of failing */
+    struct run_session *session; /* may be NULL */
     void (*on_done)(void *ctx, const struct plan *p, const struct node *n); /* after each node: tables are printed as cells become ready */
     void *ctx;
 };
+/* How many runs --only takes, with what they need. */
+int plan_wanted(const struct plan *p, const char *only);
 struct plan_summary {
     int total, up_to_date, resumed, ran, failed, unknown, declined;
 };
@@ -76,8 +98,6 @@ struct plan_summary {
  * returned, summary.failed says how many, and e holds the first one. Nodes that decline, and those that need them, are counted in
  * summary.declined alone. */
 int plan_run(struct plan *p, const struct run_options *o, struct plan_summary *s, struct err *e);
-/* One line a node: state, key, tokens, FLOPs, memory, time, and why it must run. */
-void plan_print(const struct plan *p, bool dot, struct str *out);
 
 /* The record of a complete node: its result.json and those of everything it refers to, as "kind.name" -> text, nearest first; NULL when
  * absent. Arena-owned by the plan. */

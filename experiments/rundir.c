@@ -80,7 +80,7 @@ static int write_timing(const struct run *r, struct err *e)
     return rc;
 }
 
-static int check_schema(const char *dir, struct err *e)
+int run_readable(const char *dir, struct err *e)
 {
     char path[1024];
     struct str s = STR_INIT;
@@ -138,7 +138,7 @@ int run_open(struct run *r, const char *dir, const char *key_text, const char *s
     path_join(r->work, dir, "work");
     run_key(key_text, r->key);
     char path[1024];
-    TRY(check_schema(dir, e));
+    TRY(run_readable(dir, e));
     if (run_state(dir, r->key) == RUN_OTHER && !force) /* before anything is written there */
         return ERR(e, E_USAGE, "'%s' holds a run made with other parameters (compare its key.txt); give another folder or --force", dir);
     TRY(mkdir_p(dir, e));

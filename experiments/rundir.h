@@ -23,6 +23,8 @@ struct run {
 
 void run_key(const char *key_text, char key[65]);
 enum run_state run_state(const char *dir, const char *key);
+/* E_USAGE for a directory that another version of this program made (its key.txt begins otherwise). */
+int run_readable(const char *dir, struct err *e);
 /*
  * Opens for running: takes the lock, makes the folders, writes key.txt and stage.yaml. Partial runs with the same key are resumed as
  * they stand. A directory with another key is E_USAGE unless force, which removes it. A directory made by a newer program is E_USAGE.
@@ -35,7 +37,8 @@ int run_commit(struct run *r, const char *result, struct err *e);
 void run_tidy(const char *dir);
 /* Keeps what is there (resumable), records the time spent, drops the lock. */
 void run_abort(struct run *r, int exit_code);
-/* A run that failed before it made anything gives up its key: its folder may be used with other parameters, as when a mistake was corrected. */
+/* A run that failed before it made anything gives up its key: its folder may be used with other parameters, as when a mistake was
+ * corrected. */
 void run_disown(const char *dir);
 /* Checks every file against OUTPUTS: E_CHECK naming the first that differs or is missing; E_INPUT when the run is not complete. */
 int run_verify(const char *dir, int64_t *n_files, struct err *e);

@@ -1,20 +1,66 @@
-/* Runs the nodes of a plan that are not complete, and prints plans. */
+/* Runs the nodes of a plan that are not complete. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/log.h"
 #include "core/prov.h"
 #include "experiments/plan.h"
 
+struct session_run {
+    char key[65];
+    const char *error; /* NULL: made */
+    int code;
+    bool declined;
+    struct session_run *next;
+};
+
+void run_session_open(struct run_session *s)
+{
+    *s = (struct run_session){0};
+    arena_init(&s->arena, (size_t)16 << 20);
+}
+
+void run_session_close(struct run_session *s)
+{
+    arena_free(&s->arena);
+    *s = (struct run_session){0};
+}
+
+static const struct session_run *session_find(const struct run_session *s, const char *key)
+{
+    for (const struct session_run *r = s ? s->first : NULL; r; r = r->next)
+        if (!strcmp(r->key, key))
+            return r;
+    return NULL;
+}
+
+static void session_add(struct run_session *s, const struct node *n, const struct err *e)
+{
+    struct session_run *r = s && n->key[0] ? arena_alloc(&s->arena, sizeof *r) : NULL;
+    if (!r)
+        return;
+    *r = (struct session_run){
+        .error = e ? arena_strdup(&s->arena, e->msg) : NULL, .code = e ? e->code : 0, .declined = n->declined, .next = s->first};
+    memcpy(r->key, n->key, sizeof r->key);
+    s->first = r;
+}
+
+/* One item of --only: a stage's id, or ID:DIGITS of the planned key of one run. */
+static bool takes(const char *item, const struct node *n)
+{
+    size_t len = strcspn(item, ","), id = MIN(len, strcspn(item, ":"));
+    return strlen(n->stage->id) == id && !strncmp(item, n->stage->id, id) &&
+           (id == len || (len - id - 1 <= 64 && len > id + 1 && !strncmp(item + id + 1, n->planned, len - id - 1)));
+}
+
 /* Whether a node is wanted: its stage is in `only`, or a wanted node needs it. */
 static void mark_wanted(const struct plan *p, const char *only, bool *want)
 {
     for (size_t i = 0; i < p->n; i++) {
-        const char *id = p->nodes[i]->stage->id;
-        size_t n = strlen(id);
         want[i] = !only || !*only;
         for (const char *s = only; s && *s; s += strcspn(s, ","), s += *s == ',')
-            want[i] = want[i] || (strcspn(s, ",") == n && !strncmp(s, id, n));
+            want[i] = want[i] || takes(s, p->nodes[i]);
         want[i] = want[i] && !p->nodes[i]->stage->borrow;
     }
     for (size_t i = p->n; i-- > 0;) {
@@ -44,7 +90,7 @@ static int run_node(struct plan *p, struct node *n, bool force, int at, int tota
     struct str yaml = STR_INIT;
     struct run r;
     node_yaml(n, &yaml);
-    int rc = run_open(&r, n->dir, n->inputs_text, str_c(&yaml), force, e);
+    int rc = run_open(&r, n->dir, n->lines, str_c(&yaml), force, e);
     str_free(&yaml);
     TRY(rc);
     log_info("[%d/%d] %s %s%s%s", at, total, n->stage->id, n->point, n->state == RUN_PARTIAL ? " (resumed)" : "", "");
@@ -56,6 +102,55 @@ static int run_node(struct plan *p, struct node *n, bool force, int at, int tota
     TRY(run_commit(&r, "OK\n", e));
     n->state = RUN_COMPLETE;
     return 0;
+}
+
+int plan_wanted(const struct plan *p, const char *only)
+{
+    bool *want = calloc(p->n + 1, sizeof *want);
+    int n = 0;
+    if (!want)
+        return 0;
+    mark_wanted(p, only, want);
+    for (size_t i = 0; i < p->n; i++)
+        n += want[i];
+    free(want);
+    return n;
+}
+
+/* Runs a node; with o->wait, looks again every few seconds while another process is at it: it may complete it, or leave it to be resumed.
+ */
+static int run_or_wait(struct plan *p, struct node *n, const struct run_options *o, int at, int total, bool *made, struct err *e)
+{
+    bool known, said = false;
+    for (;;) {
+        struct err held = ERR_INIT;
+        *made = true;
+        if (run_node(p, n, o->force, at, total, &held) == 0)
+            return 0;
+        if (!o->wait || held.code != E_ENV || !strstr(held.msg, "is locked by process")) {
+            *e = held;
+            return -1;
+        }
+        if (!said)
+            log_info("stage '%s' %s: %s", n->stage->id, n->point, held.msg);
+        said = true;
+        for (int s = 0; s < 5 && !interrupted(); s++)
+            sleep(1);
+        if (interrupted())
+            return ERR(e, E_INTERRUPTED, "interrupted; run the same command again to go on");
+        TRY(node_resolve(p, n, &known, e));
+        *made = n->state != RUN_COMPLETE;
+        if (!*made)
+            return 0;
+    }
+}
+
+static void note_failure(struct plan *p, struct node *n, const char *msg, int code, struct plan_summary *s, struct err *first)
+{
+    n->error = arena_strdup(&p->arena, msg);
+    *(n->declined ? &s->declined : &s->failed) += 1;
+    if (!n->declined && !first->code)
+        (void)ERR(first, code, "%s", msg);
 }
 
 static int visit(struct plan *p, struct node *n, const struct run_options *o, struct plan_summary *s, int at, struct err *e)
@@ -72,34 +167,37 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
     int rc = node_resolve(p, n, &known, &ne);
     if (rc == 0 && !known)
         rc = ERR(&ne, E_INPUT, "an input of stage '%s' does not exist (see 'dashlab check')", n->stage->id);
-    if (rc == 0 && n->state == RUN_COMPLETE && !o->force) {
+    const struct session_run *had = rc == 0 ? session_find(o->session, n->key) : NULL;
+    if (had && had->error) {
+        n->declined = had->declined;
+        note_failure(p, n, had->error, had->code, s, e);
+        return 0;
+    }
+    if (rc == 0 && n->state == RUN_COMPLETE && (!o->force || had)) {
         run_tidy(n->dir);
         s->up_to_date++;
         return 0;
     }
+    bool made = true;
     if (rc == 0) {
         s->resumed += n->state == RUN_PARTIAL;
-        rc = run_node(p, n, o->force, at, s->total, &ne);
+        rc = run_or_wait(p, n, o, at, s->total, &made, &ne);
     }
     if (rc != 0) {
         if (ne.code == E_INTERRUPTED) {
             *e = ne;
             return -1;
         }
-        n->error = arena_strdup(&p->arena, ne.msg);
-        if (n->declined) {
-            s->declined++;
+        if (n->declined)
             log_info("stage '%s' %s is not made: %s", n->stage->id, n->point, ne.msg);
-            return 0;
-        }
-        s->failed++;
-        if (!o->single)
+        else if (!o->single)
             log_msg(LOG_ERROR, "stage '%s'%s%s failed (exit code %d): %s", n->stage->id, *n->point ? " " : "", n->point, ne.code, ne.msg);
-        if (!e->code)
-            *e = ne;
+        note_failure(p, n, ne.msg, ne.code, s, e);
+        session_add(o->session, n, &ne);
         return 0;
     }
-    s->ran++;
+    *(made ? &s->ran : &s->up_to_date) += 1;
+    session_add(o->session, n, NULL);
     return 0;
 }
 
@@ -112,7 +210,7 @@ int plan_run(struct plan *p, const struct run_options *o, struct plan_summary *s
     mark_wanted(p, o->only, want);
     for (size_t i = 0; i < p->n; i++)
         s->total += want[i];
-    int at = 0, rc = s->total ? 0 : ERR(e, E_USAGE, "--only '%s' names no stage of this manifest", o->only);
+    int at = 0, rc = s->total || !o->only || !*o->only ? 0 : ERR(e, E_USAGE, "--only '%s' names no stage of this manifest", o->only);
     struct err first = ERR_INIT;
     for (size_t i = 0; rc == 0 && i < p->n; i++) {
         struct node *n = p->nodes[i];
@@ -133,98 +231,4 @@ int plan_run(struct plan *p, const struct run_options *o, struct plan_summary *s
         *e = first;
     free(want);
     return rc;
-}
-
-/* ---- printing ---- */
-
-static const char *state_word(const struct node *n)
-{
-    if (!n->key[0])
-        return "waits"; /* its key depends on a run that is not done */
-    switch (n->state) {
-    case RUN_NEW:
-        return "to run";
-    case RUN_PARTIAL:
-        return "resumes";
-    case RUN_COMPLETE:
-        return "done";
-    case RUN_OTHER:
-        return "other";
-    }
-    return "";
-}
-
-static bool first_with_key(const struct plan *p, size_t at)
-{
-    for (size_t i = 0; p->nodes[at]->key[0] && i < at; i++)
-        if (!strcmp(p->nodes[i]->key, p->nodes[at]->key))
-            return false;
-    return true;
-}
-
-static void print_dot(const struct plan *p, struct str *out)
-{
-    str_printf(out, "digraph \"%s\" {\n  rankdir=LR; node [shape=box, fontname=\"sans\"];\n", p->m->name);
-    for (size_t i = 0; i < p->n; i++) {
-        const struct node *n = p->nodes[i];
-        str_printf(out, "  n%zu [label=\"%s\\n%s\\n%s\"];\n", i, n->stage->id, n->point, state_word(n));
-        for (size_t k = 0; k < n->kind->n_params; k++)
-            for (size_t r = 0; n->ref[k] && n->ref[k][r]; r++)
-                for (size_t j = 0; j < i; j++)
-                    if (p->nodes[j] == n->ref[k][r])
-                        str_printf(out, "  n%zu -> n%zu;\n", j, i);
-    }
-    str_puts(out, "}\n");
-}
-
-/* What is not estimated is a dash. */
-static void print_cost(const struct stage_cost *c, struct str *out)
-{
-    if (c->tokens)
-        str_printf(out, " %10" PRId64, c->tokens);
-    else
-        str_puts(out, "          -");
-    if (c->flops > 0)
-        str_printf(out, " %12.3g", c->flops);
-    else
-        str_puts(out, "            -");
-    if (c->memory_bytes > 0)
-        str_printf(out, " %6.2f GiB", c->memory_bytes / (1 << 30));
-    else
-        str_puts(out, "          -");
-    if (c->seconds > 0)
-        str_printf(out, " %8.0fs\n", c->seconds);
-    else
-        str_puts(out, "         -\n");
-}
-
-void plan_print(const struct plan *p, bool dot, struct str *out)
-{
-    if (dot) {
-        print_dot(p, out);
-        return;
-    }
-    double flops = 0, tokens = 0, seconds = 0, mem = 0;
-    int done = 0, shared = 0, todo = 0;
-    str_printf(out, "%-20s %-34s %-8s %-12s %10s %12s %10s %9s\n", "stage", "point", "state", "key", "tokens", "FLOP", "memory", "time");
-    for (size_t i = 0; i < p->n; i++) {
-        const struct node *n = p->nodes[i];
-        bool own = first_with_key(p, i);
-        str_printf(out, "%-20s %-34.34s %-8s %-12.12s", n->stage->id, n->point, own ? state_word(n) : "shared", n->key[0] ? n->key : "-");
-        print_cost(&n->cost, out);
-        shared += !own;
-        done += own && n->state == RUN_COMPLETE;
-        mem = MAX(mem, n->cost.memory_bytes);
-        if (own && n->state != RUN_COMPLETE) {
-            todo++;
-            flops += n->cost.flops;
-            tokens += (double)n->cost.tokens;
-            seconds += n->cost.seconds;
-        }
-    }
-    str_printf(out, "%zu stages: %d done, %d shared, %d to run: %.0f tokens, %.3g FLOP, at most %.2f GiB", p->n, done, shared, todo, tokens,
-               flops, mem / (1 << 30));
-    if (seconds > 0)
-        str_printf(out, ", about %.0f min", seconds / 60);
-    str_puts(out, "\n");
 }

@@ -149,6 +149,42 @@ int cfg_read_act(const struct jdoc *d, const json_t *root, struct err *e)
     return 0;
 }
 
+static bool is_jet(const json_t *type)
+{
+    const char *t = json_string_value(type);
+    return t && !strcmp(t, "jet");
+}
+
+/* Jet-Nemotron [NVlabs/Jet-Nemotron, jetai/modeling/configs]: attention and window layers are known here, its JetBlocks (a linear attention
+ * whose convolution kernels are made from the input) are not. The error names the layers. */
+static int refuse_jet(const struct jdoc *d, struct err *e)
+{
+    const json_t *types = json_object_get(d->root, "layer_types");
+    size_t n = json_array_size(types), jets = 0;
+    struct str list = STR_INIT;
+    for (size_t l = 0; l < n && l < MCFG_MAX_LAYERS; l++) {
+        if (!is_jet(json_array_get(types, l)))
+            continue;
+        size_t last = l;
+        while (is_jet(json_array_get(types, last + 1)))
+            last++;
+        str_printf(&list, last > l ? "%s%zu-%zu" : "%s%zu", list.len ? ", " : "", l, last);
+        jets += last - l + 1;
+        l = last;
+    }
+    if (jets)
+        (void)ERR(
+            e, E_INPUT,
+            "%s: jet_nemotron: layers %.120s are JetBlocks (linear attention with a dynamic convolution), which this program does not "
+            "have yet; its attention and window layers alone would be no such model",
+            d->file, str_c(&list));
+    else
+        (void)ERR(e, E_INPUT, "%s: jet_nemotron: JetBlock layers (linear attention with a dynamic convolution) are not supported yet",
+                  d->file);
+    str_free(&list);
+    return -1;
+}
+
 /* The family by model_type, or by the class when there is none; the class must be the causal language model of the family. */
 static int read_arch(struct mcfg *c, const struct jdoc *d, struct err *e)
 {
@@ -172,6 +208,8 @@ static int read_arch(struct mcfg *c, const struct jdoc *d, struct err *e)
     if (cfg_is_set(d->root, "num_experts") || cfg_is_set(d->root, "num_local_experts") || (type && strstr(type, "moe")))
         return ERR(e, E_INPUT, "%s: '%.60s' is a mixture of experts; only dense feed-forward layers are supported", d->file,
                    type ? type : cls);
+    if (!strcmp(type ? type : cls, type ? "jet_nemotron" : "JetNemotronForCausalLM"))
+        return refuse_jet(d, e);
     for (size_t i = 0; i < ARRAY_LEN(known); i++) {
         if (strcmp(type ? type : cls, type ? known[i].type : known[i].cls) != 0)
             continue;

@@ -2,6 +2,7 @@
 #include "reports/plot.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 #include "core/fs.h"
 #include "core/jwrite.h"
 #include "core/log.h"
+
+enum { OLDEST_GNUPLOT = 5 };
 
 static int check_data(const struct figure *f, struct err *e)
 {
@@ -109,7 +112,7 @@ static void script(const struct figure *f, struct str *s)
     str_puts(s, "\n");
 }
 
-/* gnuplot's own words, in `said`; -1 with errno ENOENT when there is no gnuplot. */
+/* gnuplot's own words, in `said`; -1 with errno ENOENT when there is no gnuplot. file NULL: asks for its version. */
 static int run_gnuplot(const char *file, struct str *said)
 {
     int fd[2];
@@ -122,7 +125,10 @@ static int run_gnuplot(const char *file, struct str *said)
         close(fd[0]);
         close(fd[1]);
         setenv("LC_ALL", "C.UTF-8", 1);
-        execlp("gnuplot", "gnuplot", "-d", file, (char *)NULL);
+        if (file)
+            execlp("gnuplot", "gnuplot", "-d", file, (char *)NULL);
+        else
+            execlp("gnuplot", "gnuplot", "--version", (char *)NULL);
         _exit(127);
     }
     close(fd[1]);
@@ -138,6 +144,22 @@ static int run_gnuplot(const char *file, struct str *said)
     if (pid < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 127))
         return -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+/* Whether there is a gnuplot that can draw; why not, in a warning. */
+static bool gnuplot_serves(const char *figure)
+{
+    static const char kept[] = "the data and script of the figure are written, the picture is not";
+    struct str said = STR_INIT;
+    int rc = run_gnuplot(NULL, &said), major = 0;
+    bool old = rc >= 0 && (sscanf(str_c(&said), "gnuplot %d", &major) != 1 || major < OLDEST_GNUPLOT);
+    if (rc < 0)
+        log_warn("figure '%s': gnuplot is not installed: %s", figure, kept);
+    else if (old)
+        log_warn("figure '%s': gnuplot says it is '%.*s', version %d.0 or later is needed: %s", figure,
+                 (int)MIN(strcspn(str_c(&said), "\n"), (size_t)60), str_c(&said), OLDEST_GNUPLOT, kept);
+    str_free(&said);
+    return rc >= 0 && !old;
 }
 
 /* PDF files carry their date; it is put to a fixed one so that equal figures are equal files. */
@@ -208,11 +230,9 @@ static int draw_all(const struct sheet *f, const char *dir, const char *style_pa
                str_c(f->body));
     snprintf(name, sizeof name, "%s.gp", f->name);
     int rc = str_ok(f->body, f->name, e) || file_write(path_join(path, dir, name), str_c(&gp), gp.len, e) ? -1 : 0;
-    bool have = true;
+    bool have = rc == 0 && gnuplot_serves(f->name);
     for (size_t i = 0; rc == 0 && have && i < ARRAY_LEN(exts); i++)
         rc = draw(f, dir, style_path, exts[i], &have, e);
-    if (rc == 0 && !have)
-        log_warn("gnuplot is not installed: the data and script of figure '%s' are written, the picture is not", f->name);
     *drawn = rc == 0 && have;
     str_free(&gp);
     return rc;
@@ -307,7 +327,7 @@ static int picture_tsv(const struct picture *f, const char *path, struct err *e)
         for (size_t j = 0; j < p->n_s; j++) {
             str_printf(&s, "# panel %zu \"%s\": %s\n", k, p->title ? p->title : "", p->s[j].label);
             for (size_t i = 0; i < p->s[j].n; i++)
-                put_numbers(&s, (double[]){p->s[j].x[i], p->s[j].y[i]}, 2);
+                put_numbers(&s, (double[]){p->s[j].x[i], p->s[j].y[i], p->s[j].se ? p->s[j].se[i] : 0}, p->s[j].se ? 3 : 2);
             str_puts(&s, "\n\n");
         }
         if (p->line)
@@ -361,6 +381,54 @@ static void panel_axes(const struct panel *p, struct str *s)
 /* dark, middle, light: the order is readable in grey */
 static const char *const fill[] = {"#0072B2", "#E69F00", "#E4E4E4", "#009E73", "#CC79A7", "#56B4E9"};
 
+static int style_of(const struct series *q)
+{
+    return q->hollow ? q->style + 10 : q->style;
+}
+
+static void panel_texts(const struct panel *p, struct str *s)
+{
+    for (size_t i = 0; i < p->n_label; i++) {
+        str_puts(s, "set label ");
+        gp_string(s, p->label[i].text);
+        str_printf(s, " at first %.9g, first %.9g left %stc ls %d font \",6\" noenhanced\n", p->label[i].x, p->label[i].y,
+                   p->label[i].beside ? "offset 0.8, 0 " : "", p->label[i].style);
+    }
+}
+
+/* Inches of a text at 6 pt, estimated. */
+enum { LABEL_POINTS = 6 };
+static double text_width(const char *s)
+{
+    return 0.058 * (double)utf8_count(s, strlen(s));
+}
+
+void panel_labels_apart(struct panel *p, double width, double height)
+{
+    double inch_x = (p->xhi - p->xlo) / (0.8 * width), inch_y = (p->yhi - p->ylo) / (0.7 * height),
+           line = 1.25 * LABEL_POINTS / 72.0 * inch_y;
+    for (int pass = 0; pass < 100; pass++) {
+        bool moved = false;
+        for (size_t i = 0; i < p->n_label; i++)
+            for (size_t k = i + 1; k < p->n_label; k++) {
+                struct panel_label *a = &p->label[i], *b = &p->label[k];
+                if (a->x + text_width(a->text) * inch_x < b->x || b->x + text_width(b->text) * inch_x < a->x)
+                    continue;
+                double lack = line - fabs(a->y - b->y);
+                if (lack <= 1e-9)
+                    continue;
+                double up = (a->y > b->y || (a->y == b->y && i < k) ? 1 : -1) * (lack / 2 + 1e-6);
+                a->y += up;
+                b->y -= up;
+                moved = true;
+            }
+        for (size_t i = 0; i < p->n_label; i++)
+            p->label[i].y = fmin(fmax(p->label[i].y, p->ylo + line / 2), p->yhi - line / 2);
+        if (!moved)
+            return;
+    }
+}
+
 static void panel_plot(const struct picture *f, const struct panel *p, size_t *index, struct str *s)
 {
     const char *sep = "plot ";
@@ -373,8 +441,14 @@ static void panel_plot(const struct picture *f, const struct panel *p, size_t *i
         sep = ", \\\n     ";
         ++*index;
     }
+    for (size_t j = 0; j < p->n_s; j++) /* error bars under all marks: gnuplot blanks their middles */
+        if (p->s[j].se) {
+            str_printf(s, "%sDATA index %zu using 1:2:3 with yerrorbars ls %d ps 0 notitle", sep, *index + j, style_of(&p->s[j]));
+            sep = ", \\\n     ";
+        }
     for (size_t j = 0; j < p->n_s; j++, sep = ", \\\n     ", ++*index)
-        str_printf(s, "%sDATA index %zu using 1:2 with linespoints ls %d notitle", sep, *index, p->s[j].style);
+        str_printf(s, "%sDATA index %zu using 1:2 with %s ls %d notitle", sep, *index, p->s[j].line ? "linespoints" : "points",
+                   style_of(&p->s[j]));
     if (p->line) {
         if (p->line->se) { /* under the marks: gnuplot blanks the middle of an error bar */
             str_printf(s, "%sDATA index %zu using 1:2:3 axes x1y2 with yerrorbars ls 7 ps 0 notitle", sep, *index);
@@ -393,6 +467,12 @@ static void picture_key(const struct picture *f, struct str *s)
     const char *text[MAX_KEY], *line = NULL;
     size_t part[MAX_KEY], n = 0;
     double total = 0, y = 1 - 0.11 / f->height;
+    if (f->key) {
+        str_puts(s, "set label 99 ");
+        gp_string(s, f->key);
+        str_printf(s, " at screen 0.5, screen %.4f center font \",7\" noenhanced\n", y);
+        return;
+    }
     for (size_t k = 0; k < f->n_parts; k++) {
         bool used = false;
         for (size_t i = 0; i < f->rows * f->cols; i++) {
@@ -443,7 +523,7 @@ static void picture_script(const struct picture *f, struct str *s)
         turned = turned || f->p[k].turn;
         titled = titled || f->p[k].title;
     }
-    top -= titled ? 0.1 / f->height : 0;
+    top -= titled ? 0.14 / f->height : 0;
     bottom += turned ? 0.22 / f->height : 0;
     gap_y += turned ? 0.25 / f->height : 0;
     double left = f->left / f->width, right = 1 - (second ? 0.55 : 0.12) / f->width,
@@ -464,6 +544,7 @@ static void picture_script(const struct picture *f, struct str *s)
         str_printf(s, "set lmargin at screen %.4f\nset rmargin at screen %.4f\nset tmargin at screen %.4f\nset bmargin at screen %.4f\n", x,
                    x + w, y, y - h);
         panel_axes(&f->p[k], s);
+        panel_texts(&f->p[k], s);
         panel_plot(f, &f->p[k], &index, s);
         str_puts(s, "unset label\nunset object\nunset arrow\n"); /* note and key stand once */
     }

@@ -1,7 +1,7 @@
 /*
  * Figures by gnuplot, called as a program: NAME.tsv (kept) and NAME.gp in DIR, from which NAME.svg, .pdf and .png are made. One style file,
  * reports/style.gp. Data are checked here, since gnuplot draws on with NaN; any warning, a failed run, or an empty picture is an error.
- * Without gnuplot the data and the script are written, *drawn is false, and the caller says so.
+ * Without gnuplot, or with one before 5.0, the data and the script are written, *drawn is false, and the caller says so.
  */
 #ifndef REPORTS_PLOT_H
 #define REPORTS_PLOT_H
@@ -44,6 +44,12 @@ struct tic {
     double at;
     const char *text;
 };
+struct panel_label {
+    double x, y; /* where the text begins, at its middle */
+    const char *text;
+    int style;   /* its colour is that of this style */
+    bool beside; /* of a mark: a little to the right of it */
+};
 struct panel {
     const char *title, *xlabel, *ylabel, *y2label;
     double xlo, xhi, ylo, yhi, y2lo, y2hi;
@@ -53,8 +59,10 @@ struct panel {
     size_t n_xtic, n_ytic;
     bool turn;                 /* x texts upright */
     const struct series *line; /* against y2, or NULL */
-    const struct series *s;    /* lines against y; a panel needs rectangles or these */
+    const struct series *s;    /* lines or points against y; a panel needs rectangles or these */
     size_t n_s;
+    struct panel_label *label; /* direct labels */
+    size_t n_label;
 };
 struct picture {
     const char *name, *note;
@@ -64,7 +72,10 @@ struct picture {
     size_t rows, cols;    /* of panels: rows * cols of them, row by row */
     double width, height; /* inches */
     double left;          /* inches of margin for the texts at the y axis */
+    const char *key;      /* a line of text above the panels in place of the key; NULL = a key of parts and lines */
 };
+/* Moves labels of a panel up or down until none covers another; width, height: of the picture, inches. */
+void panel_labels_apart(struct panel *p, double width, double height);
 /* NAME.tsv (panel, part, x0, x1, y0, y1 and the lines), NAME.gp, and the pictures. Errors as figure_save; E_INPUT also when a panel is
  * empty. */
 int picture_save(const struct picture *f, const char *dir, const char *style_path, bool *drawn, struct err *e);

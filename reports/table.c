@@ -325,21 +325,54 @@ static void tex_header(const struct table *t, struct str *out)
     }
 }
 
-void table_tex(const struct table *t, struct str *out)
+enum { TEX_ROWS = 32, TEX_LINE = 110 }; /* rows of a float, characters of a line of notes: what a page of 10 pt article holds */
+
+/* Where the float that begins at `from` ends: before the last block that does not fit whole, if that leaves enough. */
+static size_t tex_end(const struct table *t, size_t from)
+{
+    size_t end = MIN(from + TEX_ROWS, t->n_rows);
+    if (end == t->n_rows)
+        return end;
+    for (size_t r = end; r > from + TEX_ROWS / 2; r--)
+        if (t->block[r])
+            return r;
+    return end;
+}
+
+static size_t tex_note_lines(const struct table *t)
+{
+    size_t lines = 0;
+    for (size_t i = 0; i < t->n_notes; i++)
+        lines += 1 + strlen(t->notes[i]) / TEX_LINE;
+    return lines;
+}
+
+static void tex_notes(const struct table *t, struct str *out)
+{
+    for (size_t i = 0; i < t->n_notes; i++) {
+        str_printf(out, "\\par\\footnotesize $^{%zu}$ ", i + 1);
+        tex_escape(out, t->notes[i]);
+        str_puts(out, "\n");
+    }
+}
+
+/* Rows from..to as one float; wider ones than the line are made smaller, narrower ones keep their size. */
+static void tex_float(const struct table *t, size_t from, size_t to, struct str *out)
 {
     struct str s = STR_INIT;
-    str_puts(out, "% needs \\usepackage{booktabs,graphicx}\n\\begin{table}\n\\centering\n\\caption{");
+    bool last = to == t->n_rows, inside = last && to - from + tex_note_lines(t) <= TEX_ROWS + 10;
+    str_puts(out, "\\begin{table}\n\\centering\n\\caption{");
     tex_escape(out, t->title);
-    str_puts(out, ". ");
-    tex_escape(out, t->caption);
-    str_puts(out, "}\n\\resizebox{\\linewidth}{!}{%\n\\begin{tabular}{");
+    str_puts(out, from ? ", continued" : ". ");
+    tex_escape(out, from ? "" : t->caption);
+    str_puts(out, "}\n\\sbox0{%\n\\begin{tabular}{");
     for (size_t c = 0; c < t->n_cols; c++)
         str_putc(out, t->cols[c].left ? 'l' : 'r');
     str_puts(out, "}\n\\toprule\n");
     tex_header(t, out);
-    for (size_t r = 0; r < t->n_rows; r++) {
+    for (size_t r = from; r < to; r++) {
         if (t->block[r]) {
-            str_printf(out, "%s\\multicolumn{%zu}{l}{\\emph{", r ? "\\midrule\n" : "", t->n_cols);
+            str_printf(out, "%s\\multicolumn{%zu}{l}{\\emph{", r > from ? "\\midrule\n" : "", t->n_cols);
             tex_escape(out, t->block[r]);
             str_puts(out, "}} \\\\\n");
         }
@@ -352,14 +385,27 @@ void table_tex(const struct table *t, struct str *out)
             str_puts(out, c + 1 < t->n_cols ? " & " : " \\\\\n");
         }
     }
-    str_puts(out, "\\bottomrule\n\\end{tabular}}\n");
-    for (size_t i = 0; i < t->n_notes; i++) {
-        str_printf(out, "\\par\\footnotesize $^{%zu}$ ", i + 1);
-        tex_escape(out, t->notes[i]);
-        str_puts(out, "\n");
-    }
+    str_puts(out, "\\bottomrule\n\\end{tabular}}%\n\\ifdim\\wd0>\\linewidth\\resizebox{\\linewidth}{!}{\\usebox0}\\else\\usebox0\\fi\n");
+    if (inside)
+        tex_notes(t, out);
     str_puts(out, "\\end{table}\n");
+    if (last && !inside && t->n_notes) { /* too much for one float */
+        str_puts(out, "\\begin{flushleft}\n");
+        tex_notes(t, out);
+        str_puts(out, "\\end{flushleft}\n");
+    }
     str_free(&s);
+}
+
+void table_tex(const struct table *t, struct str *out)
+{
+    size_t from = 0;
+    str_puts(out, "% needs \\usepackage{booktabs,graphicx}\n");
+    do {
+        size_t to = tex_end(t, from);
+        tex_float(t, from, to, out);
+        from = to;
+    } while (from < t->n_rows);
 }
 
 static void tsv_escape(struct str *out, const char *s)

@@ -34,6 +34,13 @@ stages:
   - {id: ev, kind: ruler, model: hyb, data: evd, allow_cost_mismatch: true}
   - {id: time, kind: infer, label: Teacher, model: teacher, contexts: [16, 32], sequences: 2, decode: 2, warmup: 0, reps: 1}
   - {id: time-hyb, kind: infer, model: ["hyb@label=soft@lambda=0.4"], contexts: [16, 32], sequences: 2, decode: 2, warmup: 0, reps: 1}
+  - {id: uni, kind: select, label: Uniform, method: uniform, model: teacher, matrix: {budget: [2, 3]}}
+  - {id: ppl, kind: select, label: LM-PPL, method: lm-ppl, model: teacher, data: data, hidden: hidden, rows: 2, matrix: {budget: [2, 3]}}
+  - {id: mse, kind: select, label: Act-MSE, method: act-mse, model: teacher, data: data, hidden: hidden, rows: 2, budget: 3}
+  - {id: same, extends: hyb, layers: [uni, ppl, mse]}
+  - {id: ev-same, kind: ruler, model: same, data: evd}
+  - {id: sets, kind: landscape, model: teacher, linear: lin, data: data, hidden: hidden, heldout: 2, budget: 1}
+  - {id: bench, kind: lmeval, model: same, tasks: [piqa], limit: 1}
   - {id: tight, kind: infer, label: tight, model: teacher, contexts: [16], sequences: 2, decode: 2, warmup: 0, reps: 1, memory_gib: 0.001}
 reports:
   - {kind: infer, name: prefill, values: dash_table12, show: prefill, from: [time, time-hyb, tight]}
@@ -48,6 +55,12 @@ reports:
   - {kind: config, name: conf, values: dash_table5, show: settings, from: [two]}
   - {kind: config, name: pts, values: dash_table6, show: points, from: [soft, two]}
   - {kind: selectors-list, name: list}
+  - {kind: controlled, name: control, from: [ev-same], published: {2: 5, 3: 9}}
+  - {kind: budget-ruler, name: budget, reference: uni, from: [ev-same]}
+  - {kind: cost, name: costs, against: LM-PPL, budgets: [2, 3], cost_at: 3, from: [ev-same]}
+  - {kind: variants, name: vari, from: [two], ruler: [ev]}
+  - {kind: landscape, name: every, from: [sets]}
+  - {kind: models, name: models, from: [bench], ruler: [ev-same]}
 END
 "$bin" reproduce "$work/m.yaml" --threads 1 --runs "$work/runs" --out "$work/res" --quiet >"$work/out" 2>"$work/err" || { echo "reproduce failed: $(tail -5 "$work/err")"; exit 1; }
 res=$work/res/m/tiny
@@ -93,11 +106,29 @@ check "another setting" [ "$(cell "$res/conf.tsv" "gradient accumulation" differ
 check "operating points" [ "$(awk 'NR > 1' "$res/pts.tsv" | wc -l)" = 4 ]
 check "a selector that is here" grep -q 'lm-ppl' "$res/list.tsv"
 for f in "$work/res/index.html" "$work/res/index.md" "$res/report.json"; do check "$f" [ -s "$f" ]; done
+# Share of dark or coloured pixels in the middle half of a picture, read by gnuplot itself.
+ink() {
+    gnuplot -e "set table '$work/pixels'; plot '$1' binary filetype=png every 3:3 with rgbimage" 2>/dev/null
+    awk '!/^ *[0-9]/ { next } NR == FNR { w = $1 > w ? $1 : w; h = $2 > h ? $2 : h; next } $1 > w / 4 && $1 < 3 * w / 4 && $2 > h / 4 && $2 < 3 * h / 4 { n++; dark += $3 + $4 + $5 < 700 } END { print dark / n }' "$work/pixels" "$work/pixels"
+}
 if command -v gnuplot >/dev/null; then
+    for f in grid top stack sweep latency budget costs-quality; do check "$f: an empty or a black plot area: $(ink "$res/$f.png")" awk -v v="$(ink "$res/$f.png")" 'BEGIN { exit !(v > 0.0005 && v < 0.999) }'; done
+    for f in grid top stack sweep latency budget costs-quality; do check "$f: fonts embedded" grep -aq /FontFile "$res/$f.pdf"; done
     for f in grid top stack sweep latency; do for x in svg pdf png; do check "$f.$x" [ "$(stat -c %s "$res/$f.$x")" -gt 1000 ]; done; check "$f on the page" grep -q "m/tiny/$f.svg" "$work/res/index.html"; done
 else
     echo "gnuplot is not installed: pictures are not checked"
 fi
+check "controlled: ours" near "$(awk -F'\t' 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "ours: Uniform") at = i } $2 == "3.0" { print $at }' "$res/control.tsv")" "$(value "$(run_of ev-same "budget=3")" mean)" 1e-9
+check "controlled: theirs, named" grep -q 'paper, Qwen2.5-3B: ga-s2' "$res/control.tsv"
+check "controlled: in the row of their budget" [ "$(awk -F'\t' 'NR == 1 { for (i = 1; i <= NF; i++) if ($i ~ /: ga-s2$/) at = i } $2 == "3.0" { print $at }' "$res/control.tsv")" = 85.5 ]
+check "points: ours and theirs" [ "$(grep -c '^published, Qwen2.5-3B-Instruct' "$res/budget-points.tsv")" = 51 ]
+check "a point of ours" near "$(cell "$res/budget-points.tsv" "Uniform.2.0" RULER)" "$(value "$(run_of ev-same "budget=2")" mean)" 1e-9
+check "cost: FLOPs of the selection" [ "$(cell "$res/costs.tsv" "LM-PPL" "times LM-PPL: FLOP")" = 1.0 ]
+check "cost: tokens" [ "$(cell "$res/costs.tsv" "Act-MSE" "selection at budget 3: tokens" | cut -d. -f1)" = "$(value "$(run_of mse "")" tokens)" ]
+check "variants: a row a run" [ "$(awk 'NR > 1' "$res/vari.tsv" | wc -l)" = 2 ]
+check "landscape: sets of one layer" [ "$(cell "$res/every.tsv" "1" sets)" = 12 ]
+check "models: external rows are published ones" grep -q 'external hybrids: published values, not run here.Jet-Nemotron-2B' "$res/models.tsv"
+check "models: training tokens" [ "$(cell "$res/models.tsv" "Uniform .B=2" "training tokens: Stages 1, 3" | cut -d. -f1)" = 512 ]
 check "a model and its hybrid are timed" [ "$(awk -F'\t' '$1 == "ours" && $3 ~ /^[0-9.e-]+ \/ [0-9.e-]+$/ && $4 ~ /\// { n++ } END { print n }' "$res/prefill.tsv")" = 2 ]
 check "one run of the hybrid's two" [ "$(awk -F'\t' '$1 == "time-hyb"' "$res/runs.tsv" | wc -l)" = 1 ]
 check "out of memory is said, not tried" [ "$(cell "$res/prefill.tsv" "tight" "ours: s / GiB: 16")" = OOM ]

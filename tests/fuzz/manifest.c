@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "experiments/plan.h"
+#include "experiments/show.h"
 #include "tests/fuzz/folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);

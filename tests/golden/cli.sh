@@ -146,10 +146,13 @@ run 0 reproduce experiments/table1.yaml --scale tiny --dry-run --gflops 100 --ru
 prints "times at 100 GFLOP/s"
 # a stage that trains, searches or evaluates has FLOPs, memory and a time
 checks=$((checks + 1))
-bare=$(grep -E '^(hidden|align|dash-2|hybrid|eval|lm-ppl|act-mse) ' "$work/out" | grep -v -E '  [0-9]+ +[0-9.]+e\+[0-9]+ +[0-9]+\.[0-9]+ GiB +[0-9]+s$' | grep -v shared)
+bare=$(grep -E '^(hidden|align|dash-2|hybrid|eval|lm-ppl|act-mse) ' "$work/out" | grep -v -E '  [0-9]+ +[0-9.]+e\+[0-9]+ +[0-9]+\.[0-9]+ GiB +[0-9]+s(  .*)?$' | grep -v shared)
 [ -z "$bare" ] || { failed=$((failed + 1)); printf 'no estimate:\n%s\n' "$bare"; }
 run 0 reproduce experiments/table1.yaml --scale ci --dry-run --format dot --runs "$work/runs"
 prints 'digraph "table1"'
+run 0 reproduce experiments/all.yaml --scale ci --dry-run --gflops 100 --runs "$work/runs" --out "$work/results"
+prints "== table1"; prints "shared"; prints "waits for dash-3"; prints "no run of this kind yet"; prints "to run"
+run 2 reproduce experiments/table1.yaml --dry-run --on abacus; says "no rates were measured on 'abacus'"; says "h200"
 [ ! -e "$work/runs" ] && [ ! -e "$work/results" ] || { failed=$((failed + 1)); echo "--dry-run wrote something"; }
 
 # --- a stage that fails gives its exit code; what does not need it is made ---
@@ -213,13 +216,25 @@ run 2 bench infer --context 0; says "a list of lengths"
 run 2 bench infer --memory-limit much; says "is no size"
 run 3 bench infer --model "$work/none"; says "qwen2.5-3b"
 
-# --- run folders: partial ones are listed and pruned, complete ones stay ---
-mkdir -p "$work/runs/half"
+# --- run folders: what no manifest needs is listed and removed; what one needs, also begun, and what another version made stay ---
+mkdir -p "$work/runs/half" "$work/runs/newer"
 echo "schema 1" >"$work/runs/half/key.txt"
-cp -r "$work/sel" "$work/runs/whole"
-run 0 status "$work/runs" --json; prints '"partial"'; prints '"complete"'
-run 0 status "$work/runs" --prune; prints "1 removed"
-[ ! -e "$work/runs/half" ] && [ -e "$work/runs/whole/OUTPUTS" ] || { failed=$((failed + 1)); echo "prune removed the wrong run"; }
+echo "schema 9" >"$work/runs/newer/key.txt"
+touch "$work/runs/newer/OUTPUTS"
+run 0 select --method uniform --budget 7 --model experiments/tiny/teacher --out "$work/runs/whole" --quiet # no manifest has this budget
+run 0 select --method uniform --budget 3 --model experiments/tiny/teacher --out "$work/runs/table1s" --quiet
+cp -r "$work/runs/table1s" "$work/runs/begun" && rm "$work/runs/begun/OUTPUTS"
+run 0 status "$work/runs" --json; prints '"partial"'; prints '"complete"'; prints '"other"'
+printf 'dash: 1\nname: own\ninputs:\n  t: {path: experiments/tiny/teacher}\nstages:\n  - {id: u, kind: select, method: uniform, model: t, budget: 7}\n' >"$work/own.yaml"
+run 0 status "$work/runs" --prune --dry-run; prints "2 would be removed"; prints "no manifest needs it: would be removed"; prints "budget-ruler at"
+run 0 status "$work/runs" --prune --dry-run --keep "$work/own.yaml"; prints "own at ci"; prints "1 would be removed"
+run 3 status "$work/runs" --prune --keep "$work/none.yaml"; says "nothing is removed"
+run 2 status "$work/runs" --keep "$work/own.yaml"; says "belong to --prune"
+[ -e "$work/runs/half" ] && [ -e "$work/runs/whole" ] || { failed=$((failed + 1)); echo "a dry run removed something"; }
+run 0 status "$work/runs" --prune; prints "2 removed"
+[ ! -e "$work/runs/half" ] && [ ! -e "$work/runs/whole" ] && [ -e "$work/runs/table1s/OUTPUTS" ] && [ -e "$work/runs/begun/key.txt" ] && [ -e "$work/runs/newer/key.txt" ] ||
+    { failed=$((failed + 1)); echo "prune removed the wrong run"; }
+run 2 verify "$work/runs/newer"; says "made by another version of this program"
 
 # --- training from scratch; memory ---
 run 0 train --help; prints "of at most 16 MiB"
@@ -228,7 +243,7 @@ run 2 reproduce experiments/table1.yaml --memory-limit many --dry-run; says "is 
 run 4 reproduce experiments/table1.yaml --scale ci --runs "$work/none" --dry-run --memory-limit 20M; says "does not fit"; says "for activations"; prints "memory: at most"
 run 4 align --model experiments/tiny/teacher --data "$work/none" --tokens 100k --out "$work/none" --dry-run --memory-limit 20MiB; says "does not fit"
 
-# --- jobs for Slurm: one a stage, queued after what they need ---
+# --- jobs for Slurm: one a run, queued after what they need ---
 run 2 reproduce experiments/table1.yaml --export slurm; says "needs a folder"
 run 2 reproduce experiments/table1.yaml "$work/jobs"; says "one manifest at a time"
 run 0 reproduce experiments/table1.yaml --scale ci --runs "$work/none" --export slurm "$work/jobs"; prints "jobs and their report"
@@ -257,10 +272,8 @@ run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Un
 run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Uniform:B=x; says "LABEL:B=BUDGET"
 
 # --- every manifest makes its reports from nothing, says what is missing, and the page has them all ---
-for m in experiments/*.yaml; do
-    run 0 report "$m" --scale ci --runs "$work/none" --out "$work/pages"
-done
-for name in table{3,4,5,6,7,8,9,10,11,12,13} figure{2,3,4,5,6,7}; do
+run 0 report experiments/all.yaml --scale ci --runs "$work/none" --out "$work/pages"
+for name in table{1,2,3,4,5,6,7,8,9,10,11,12,13} figure{2,3,4,5,6,7} appendix-g budget-ruler flashmorph landscape lmeval; do
     checks=$((checks + 1))
     grep -q "id=\"$name-ci\"" "$work/pages/index.html" && grep -q "$name/ci" "$work/pages/index.md" || { failed=$((failed + 1)); echo "the page lacks $name"; }
 done

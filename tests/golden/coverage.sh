@@ -10,7 +10,7 @@ bad() {
     echo "$1"
 }
 rows=$(sed -n '/^## Tables, figures and methods/,/^Read first/p' README.md | grep '^| ' | grep -v '^| item')
-for item in "DASH Table "{1,2,3,4,5,6,7,8,9,10,11,12,13} "DASH Figure "{1,2,3,4,5,6,7} "DASH Appendix G" "FlashMorph, selection cost" "FlashMorph, linear-to-full" "FlashMorph, retrieval" "FlashMorph, needles" \
+for item in "DASH Table "{1,2,3,4,5,6,7,8,9,10,11,12,13} "DASH Figure "{1,2,3,4,5,6,7} "DASH Appendix G" "DASH, budget against RULER" "FlashMorph, selection cost" "FlashMorph, linear-to-full" "FlashMorph, retrieval" "FlashMorph, needles" \
     "FlashMorph, GLA and Lightning" "FlashMorph, mixture of experts" "FlashMorph, long-context" "SWA-DSA, sparse" "SWA-DSA, the 5:1" "SWA-DSA, mixture"; do
     checks=$((checks + 1))
     [ "$(grep -c "^| $item[, ]" <<<"$rows")" = 1 ] || bad "README has not one row '$item'"

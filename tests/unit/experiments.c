@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "core/prog.h"
 #include "experiments/plan.h"
+#include "experiments/show.h"
 #include "tests/test.h"
 
 /* ---- stage kinds ---- */
@@ -258,8 +259,8 @@ static void test_keys(void)
               "kind: make, source: src, n: 4}\n", "tiny");
     CHECK_STR(nth(&p, "a", 0)->key, nth(&p, "b", 0)->key); /* defaults spelt out and free parameters change nothing */
     CHECK(strcmp(nth(&p, "a", 0)->key, nth(&p, "c", 0)->key) != 0);
-    CHECK(strstr(nth(&p, "a", 0)->inputs_text, "schema 1\nkind make\nversion 1\nsource sha256 ") == nth(&p, "a", 0)->inputs_text);
-    CHECK(strstr(nth(&p, "a", 0)->inputs_text, "\nn 3\nseed 0\ncolour red\n") && !strstr(nth(&p, "a", 0)->inputs_text, "threads"));
+    CHECK(strstr(nth(&p, "a", 0)->lines, "schema 1\nkind make\nversion 1\nsource sha256 ") == nth(&p, "a", 0)->lines);
+    CHECK(strstr(nth(&p, "a", 0)->lines, "\nn 3\nseed 0\ncolour red\n") && !strstr(nth(&p, "a", 0)->lines, "threads"));
     char key[65];
     snprintf(key, sizeof key, "%s", nth(&p, "a", 0)->key);
     close_plan(&m, &p);

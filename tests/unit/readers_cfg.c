@@ -29,6 +29,11 @@ static void test_refusals(void)
     refused("{\"model_type\":\"qwen3_moe\"," BASE "}", "mixture of experts");
     refused("{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"num_experts\":8," BASE "}", "mixture of experts");
     refused("{\"model_type\":\"mamba\"," BASE "}", "model_type 'mamba' is not supported");
+    refused("{\"model_type\":\"jet_nemotron\",\"architectures\":[\"JetNemotronForCausalLM\"],\"layer_types\":[\"jet\",\"jet\",\"attn\","
+            "\"jet\"]," BASE "}",
+            "layers 0-1, 3 are JetBlocks");
+    refused("{\"model_type\":\"jet_nemotron\",\"layer_types\":[\"attn\",\"swa\",7,\"attn\"]," BASE "}", "JetBlock layers");
+    refused("{\"architectures\":[\"JetNemotronForCausalLM\"]," BASE "}", "jet_nemotron: JetBlock layers");
     refused("{\"model_type\":\"qwen2\",\"architectures\":[\"Qwen2ForSequenceClassification\"]," BASE "}", "Qwen2ForSequenceClassification");
     refused("{" BASE "}", "neither model_type nor architectures");
     refused(LLAMA ",\"hidden_act\":\"gelu\"}", "hidden_act 'gelu'");

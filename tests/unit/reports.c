@@ -102,6 +102,13 @@ static void test_save(const char *dir)
     CHECK(same);
     CHECK_OK(table_save(&many, dir, e));
     CHECK(!file_exists(path_join(path, dir, "many.det.tsv"))); /* no timing column: one TSV */
+    struct str tex = STR_INIT;
+    size_t floats = 0;
+    table_tex(&many, &tex); /* a float holds no more than a page */
+    for (const char *q = str_c(&tex); (q = strstr(q, "\\begin{table}")); q++)
+        floats++;
+    CHECK(floats == 4 && strstr(str_c(&tex), "\\caption{many rows, continued}"));
+    str_free(&tex);
     arena_free(&a);
 }
 
@@ -216,6 +223,11 @@ static void test_picture(const char *dir)
         CHECK(strstr(str_c(&s), "Linear") && strstr(str_c(&s), "tiny scale") && strstr(str_c(&s), "layer") && !strstr(str_c(&s), "Window"));
         str_clear(&s);
         CHECK_OK(file_read(path_join(path, dir, "pic.pdf"), 0, &s, e));
+        double w = 0, h = 0;
+        for (size_t i = 0; i + 9 < s.len && w == 0; i++)
+            if (!memcmp(s.p + i, "/MediaBox", 9))
+                CHECK(sscanf(s.p + i, "/MediaBox [ 0 0 %lf %lf ]", &w, &h) == 2);
+        CHECK(fabs(w - 72 * f.width) < 1 && fabs(h - 72 * f.height) < 1); /* points: as large as it was asked for */
         bool embedded = false;
         for (size_t i = 0; i + 9 < s.len; i++)
             embedded = embedded || !memcmp(s.p + i, "/FontFile", 9);
