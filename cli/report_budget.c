@@ -141,7 +141,7 @@ static size_t labels(const struct drawing *w, size_t f, double step, struct pane
                 moved = true;
             }
         for (size_t i = 0; i < n; i++) { /* none below or above the panel */
-            double lo = 3 + step * (double)i, hi = 102 - step * (double)(n - 1 - i);
+            double lo = 6 + step * (double)i, hi = 102 - step * (double)(n - 1 - i);
             out[i].y = fmin(fmax(out[i].y, lo), hi);
         }
         if (!moved)
@@ -178,7 +178,7 @@ static bool panel_of(const struct drawing *w, size_t f, struct arena *a, struct 
                                      .line = strcmp(families[f].member[m], "random") != 0};
     }
     *out = (struct panel){.title = families[f].title,
-                          .xlabel = f >= N_FAMILIES / 2 ? "full-attention share of the layers (%)" : NULL,
+                          .xlabel = f >= N_FAMILIES / 2 ? "budget, % of the layers" : NULL,
                           .ylabel = f % (N_FAMILIES / 2) ? NULL : "RULER (%)",
                           .xlo = 0,
                           .xhi = 82,

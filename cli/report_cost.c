@@ -214,11 +214,11 @@ static int figure_of(struct plan *p, const struct report *rep, const struct cost
     if (n < 2)
         return 0;
     lo = floor(lo);
-    hi = ceil(hi + 0.6); /* names stand to the right of their marks */
-    struct tic *xt = arena_array(a, (size_t)(hi - lo) + 1, sizeof *xt);
+    hi += 0.3 * fmax(hi - lo, 1); /* names stand to the right of their marks */
+    struct tic *xt = arena_array(a, (size_t)(hi - lo) + 2, sizeof *xt);
     TRY(arena_ok(a, "a figure", e));
     size_t k = 0;
-    for (double d = lo; d <= hi; d++)
+    for (double d = lo; d <= hi - 0.1; d++)
         xt[k++] = (struct tic){d, arena_printf(a, "1e%.0f", d)};
     struct panel pn = {.xlabel = "FLOP of the selection",
                        .ylabel = "RULER (%)",

@@ -248,7 +248,12 @@ int figure_save(const struct figure *f, const char *dir, const char *style_path,
     TRY(write_tsv(f, path_join(path, dir, name), e));
     struct str body = STR_INIT;
     script(f, &body);
-    int rc = draw_all(&(struct sheet){f->name, f->wide ? 6.75 : 4.2, f->height > 0 ? f->height : f->wide ? 3.2 : 2.6, &body}, dir, style_path, drawn, e);
+    int rc = draw_all(&(struct sheet){f->name, f->wide ? 6.75 : 4.2,
+                                      f->height > 0 ? f->height
+                                      : f->wide     ? 3.2
+                                                    : 2.6,
+                                      &body},
+                      dir, style_path, drawn, e);
     str_free(&body);
     return rc;
 }
@@ -422,6 +427,16 @@ void panel_labels_apart(struct panel *p, double width, double height)
                 b->y -= up;
                 moved = true;
             }
+        for (size_t i = 0; i < p->n_label; i++) /* nor a mark that is not its own */
+            for (size_t k = 0; k < p->n_s; k++)
+                for (size_t j = 0; j < p->s[k].n; j++) {
+                    struct panel_label *a = &p->label[i];
+                    double dx = p->s[k].x[j] - a->x, dy = a->y - p->s[k].y[j];
+                    if (dx <= 1e-9 || dx > (text_width(a->text) + 0.15) * inch_x || fabs(dy) >= 0.95 * line)
+                        continue;
+                    a->y = p->s[k].y[j] + (dy < 0 ? -0.96 : 0.96) * line;
+                    moved = true;
+                }
         for (size_t i = 0; i < p->n_label; i++)
             p->label[i].y = fmin(fmax(p->label[i].y, p->ylo + line / 2), p->yhi - line / 2);
         if (!moved)
