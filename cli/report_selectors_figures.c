@@ -68,7 +68,6 @@ static int save(struct drawing *w, struct figure *f, const char *dir, struct str
     f->s = w->s;
     f->n = w->n;
     f->wide = true;
-    f->height = MAX(3.2, 0.7 + 0.135 * (double)w->n); /* room for the key */
     if (w->left_out)
         str_printf(text, "figure '%s': %zu points beyond %d series of %d are left out\n", f->name, w->left_out, MAX_SERIES, MAX_POINTS);
     TRY(arena_ok(w->d->a, "a figure", e));

@@ -13,6 +13,8 @@
 #include "core/jwrite.h"
 #include "core/log.h"
 
+#define KEY_LINE 0.2 /* inches of height for a line of the key */
+
 enum { OLDEST_GNUPLOT = 5 };
 
 static int check_data(const struct figure *f, struct err *e)
@@ -248,12 +250,9 @@ int figure_save(const struct figure *f, const char *dir, const char *style_path,
     TRY(write_tsv(f, path_join(path, dir, name), e));
     struct str body = STR_INIT;
     script(f, &body);
-    int rc = draw_all(&(struct sheet){f->name, f->wide ? 6.75 : 4.2,
-                                      f->height > 0 ? f->height
-                                      : f->wide     ? 3.2
-                                                    : 2.6,
-                                      &body},
-                      dir, style_path, drawn, e);
+    bool wide = f->wide || f->n > 8;
+    double height = f->height > 0 ? f->height : MAX(wide ? 3.2 : 2.6, 1 + KEY_LINE * (double)f->n);
+    int rc = draw_all(&(struct sheet){f->name, wide ? 6.75 : 4.2, height, &body}, dir, style_path, drawn, e);
     str_free(&body);
     return rc;
 }

@@ -22,9 +22,9 @@ struct figure {
     size_t n_xtics;
     const struct series *s;
     size_t n;
-    bool wide;     /* 6.75 in instead of 3.25 */
+    bool wide;     /* 6.75 in instead of 4.2; so are more than eight series */
     bool xlog;     /* logarithmic x: xlo > 0 */
-    double height; /* inches; 0 = by the width */
+    double height; /* inches; 0 = by the width, more for a long key */
     const struct hline {
         double y;
         const char *label;
