@@ -156,7 +156,7 @@ int select_plan(void *ctx, const struct node *n, struct stage_cost *c, struct er
     TRY(check_needs(s, n, e));
     TRY(node_has(n, "scores") ? 0 : linear_plan(n, e));
     if (!teacher_cfg(n, &cfg))
-        return 0;
+        return stage_plan(ctx, n, c, e); /* a dry run may know its shape */
     int rc = check_layers(s, n, (int)cfg.L, e);
     if (rc != 0 && strncmp(e->msg, "stage ", 6))
         err_wrap(e, "stage '%s'", n->stage->id);
