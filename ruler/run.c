@@ -288,7 +288,7 @@ static int count_lines(const char *dir, const struct ruler_task *t, int64_t *n, 
     snprintf(sub, sizeof sub, "%s/validation.jsonl", t->name);
     TRY(map_open(&m, path_join(path, dir, sub), e));
     for (size_t i = 0; i < m.len; i++)
-        *n += m.p[i] == '\n';
+        *n += m.p[i] == '\n' || i + 1 == m.len;
     map_close(&m);
     return 0;
 }
@@ -305,6 +305,8 @@ static int run_tasks(struct run *r, const struct ruler_task *const *t, size_t n,
     free(bos);
     for (size_t i = 0; !rc && i < n; i++)
         rc = count_lines(o->data_dir, t[i], &total, e);
+    if (rc == 0 && total == 0)
+        rc = ERR(e, E_INPUT, "'%s' holds no samples: its TASK/validation.jsonl have no lines", o->data_dir);
     TRY(rc);
     prog_start(&r->prog, "RULER", "samples", total);
     for (size_t i = 0; !rc && i < n; i++) {

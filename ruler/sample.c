@@ -42,10 +42,10 @@ int jsonl_each(const char *path, bool allow_torn, size_t *good, line_fn fn, void
         size_t end = nl ? (size_t)(nl - m.p) : m.len;
         struct jdoc d = {0};
         struct err pe = ERR_INIT;
-        int bad = nl || !allow_torn ? parse_line(&d, path_base(path), (const char *)m.p + i, end - i, &pe) : -1;
+        int bad = nl || !allow_torn ? parse_line(&d, path, (const char *)m.p + i, end - i, &pe) : -1;
         if (bad) {
             if (!(allow_torn && (!nl || end + 1 == m.len))) {
-                rc = ERR(e, pe.code ? pe.code : E_INPUT, "'%s': line %" PRId64 ": %s", path, line + 1, pe.msg);
+                rc = ERR(e, pe.code ? pe.code : E_INPUT, "line %" PRId64 ": %s", line + 1, pe.msg);
             }
             jdoc_free(&d);
             break;
@@ -202,13 +202,12 @@ static int one_sample(void *ctx, int64_t line, const struct jdoc *d, struct err 
     char what[320];
     const json_t *outputs;
     int64_t length;
-    TRY(jget_str(d, d->root, "", "input", &input, e));
     /* lm-evaluation-harness joins its gen_prefix with the task's delimiter: two newlines for cwe, else a space */
     bool harness = json_object_get(d->root, "gen_prefix") != NULL;
     const char *delimiter = !harness ? "" : x->t->kind == K_CWE ? "\n\n" : " ";
-    TRY(jget_str(d, d->root, "", harness ? "gen_prefix" : "answer_prefix", &prefix, e));
-    TRY(jget_arr(d, d->root, "", "outputs", &outputs, e));
-    TRY(jget_i64(d, d->root, "", "length", 0, INT64_MAX, &length, e));
+    if (jget_str(d, d->root, "", "input", &input, e) || jget_str(d, d->root, "", harness ? "gen_prefix" : "answer_prefix", &prefix, e) ||
+        jget_arr(d, d->root, "", "outputs", &outputs, e) || jget_i64(d, d->root, "", "length", 0, INT64_MAX, &length, e))
+        return err_wrap(e, "line %" PRId64, line + 1);
     size_t n;
     snprintf(what, sizeof what, "%s: line %" PRId64, d->file, line + 1);
     TRY(refs_of(outputs, what, refs, &n, e));

@@ -74,7 +74,9 @@ struct reader {
 
 static const char *hint(const char *near, char out[96])
 {
-    snprintf(out, 96, near ? "; did you mean '%s'" : "", near ? near : "");
+    out[0] = 0;
+    if (near)
+        snprintf(out, 96, "; did you mean '%s'?", near);
     return out;
 }
 
