@@ -111,8 +111,14 @@ ink() {
     gnuplot -e "set table '$work/pixels'; plot '$1' binary filetype=png every 3:3 with rgbimage" 2>/dev/null
     awk '!/^ *[0-9]/ { next } NR == FNR { w = $1 > w ? $1 : w; h = $2 > h ? $2 : h; next } $1 > w / 4 && $1 < 3 * w / 4 && $2 > h / 4 && $2 < 3 * h / 4 { n++; dark += $3 + $4 + $5 < 700 } END { print dark / n }' "$work/pixels" "$work/pixels"
 }
+# Share of coloured pixels anywhere: axes and notes have none. For a plot whose marks may lie on the floor.
+colour() {
+    gnuplot -e "set table '$work/pixels'; plot '$1' binary filetype=png every 3:3 with rgbimage" 2>/dev/null
+    awk '/^ *[0-9]/ { n++; hi = $3 > $4 ? $3 : $4; hi = $5 > hi ? $5 : hi; lo = $3 < $4 ? $3 : $4; lo = $5 < lo ? $5 : lo; c += hi - lo > 60 } END { print c / n }' "$work/pixels"
+}
 if command -v gnuplot >/dev/null; then
-    for f in grid top stack sweep latency budget costs-quality; do check "$f: an empty or a black plot area: $(ink "$res/$f.png")" awk -v v="$(ink "$res/$f.png")" 'BEGIN { exit !(v > 0.0005 && v < 0.999) }'; done
+    check "costs-quality: no marks" awk -v v="$(colour "$res/costs-quality.png")" 'BEGIN { exit !(v > 0.0005 && v < 0.5) }'
+    for f in grid top stack sweep latency budget; do check "$f: an empty or a black plot area: $(ink "$res/$f.png")" awk -v v="$(ink "$res/$f.png")" 'BEGIN { exit !(v > 0.0005 && v < 0.999) }'; done
     for f in grid top stack sweep latency budget costs-quality; do check "$f: fonts embedded" grep -aq /FontFile "$res/$f.pdf"; done
     for f in grid top stack sweep latency; do for x in svg pdf png; do check "$f.$x" [ "$(stat -c %s "$res/$f.$x")" -gt 1000 ]; done; check "$f on the page" grep -q "m/tiny/$f.svg" "$work/res/index.html"; done
 else
