@@ -397,7 +397,10 @@ size_t sel_sets(const struct sel_data *d, double asked, const struct sel_entry *
 int sel_gather(struct sel_data *d, struct plan *p, struct arena *a, const struct ynode *report, struct err *e)
 {
     const struct ynode *ref = y_get(report, "reference"), *beside = y_get(report, "beside");
-    *d = (struct sel_data){.p = p, .a = a, .reference = ref && ref->kind == Y_SCALAR ? ref->s : "uniform", .ceiling = NAN, .bottom = NAN};
+    d->p = p;
+    d->a = a;
+    d->reference = ref && ref->kind == Y_SCALAR ? ref->s : "uniform";
+    d->ceiling = d->bottom = NAN;
     collect(d, y_get(report, "from"), false);
     collect(d, beside, true);
     for (size_t i = 0; i < d->n; i++)

@@ -53,7 +53,7 @@ struct sel_data {
     struct paired paired;
     double ceiling, bottom; /* RULER of the teacher and of the all-linear hybrid; NAN without */
 };
-/* from, beside: lists of ruler stages (beside may be absent). Strings live in a. */
+/* Into *d, which is zeroed (and too large for a stack). from, beside: lists of ruler stages (beside may be absent). Strings live in a. */
 int sel_gather(struct sel_data *d, struct plan *p, struct arena *a, const struct ynode *report, struct err *e);
 void sel_free(struct sel_data *d);
 
