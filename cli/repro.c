@@ -290,8 +290,10 @@ int repro_run(struct repro *r, struct part *t, const struct repro_how *how, stru
     else if (rc == 0)
         print_summary(r, t, &s, str_c(&verdict), !how->no_reports);
     str_free(&verdict);
-    if (rc == 0 && s.failed) { /* each was reported as it failed. Stages alone: the first one's exit code; a table with failed cells: 1 */
-        int code = t->m.n_reports && !how->no_reports ? E_CHECK : first.code ? first.code : E_CHECK;
+    if (rc == 0 && s.failed) { /* each was reported as it failed */
+        /* stages alone: the first one's exit code; a table with failed cells: 1, unless the machine failed, not the run (full disk) */
+        bool table = t->m.n_reports && !how->no_reports && first.code != E_ENV;
+        int code = table || !first.code ? E_CHECK : first.code;
         rc = ERR(e, code, "%d of %d stages failed (or wait for one that did), the first: %s", s.failed, s.total, first.msg);
     }
     if (rc == 0 && broken)
