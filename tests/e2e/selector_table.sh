@@ -33,7 +33,7 @@ END
   - {id: uniform-window, kind: select, label: Uniform+Window, method: uniform, model: teacher, like: dash-3}
   - {id: random-window, kind: select, label: Random+Window, method: random, seed: 3, model: teacher, like: dash-3}
   - {id: hyb, kind: distill, $common, layers: [none, uniform, twin, random, again, lm-ppl, ga-s1, vt, kv, dash-3, uniform-window, random-window], unfilled: use, window: 32, tokens: 0, heldout: 2, seed: 0}
-  - {id: more, kind: distill, $common, layers: [uniform@budget=3, lm-ppl, dash-3, uniform-window], unfilled: use, window: 32, tokens: 0, heldout: 2, seed: 1}
+  - {id: more, kind: distill, $common, layers: [uniform@budget=3, lm-ppl, dash-3, uniform-window], unfilled: use, window: 32, tokens: 0, heldout: 2, matrix: {seed: [1]}}
   - {id: few, kind: distill, $common, layers: [uniform@budget=2], window: 32, tokens: 0, heldout: 2, seed: 0}
   - {id: evt, kind: ruler, label: Teacher, model: teacher, data: evd}
   - {id: ev, kind: ruler, model: hyb, data: evd}
