@@ -31,8 +31,8 @@ int selector_check_budget(const struct selector *s, const struct select_input *i
         return ERR(e, E_USAGE, "select: %d layers (1..%d)", in->layers, MAX_LAYERS);
     for (int l = 0; in->exclude && l < in->layers; l++)
         excluded += in->exclude[l];
-    int most = MIN(in->layers - 1, in->layers - excluded);
-    if (s != &sel_custom && (in->budget < 1 || in->budget > most))
+    int most = MIN(in->layers - 1, in->layers - excluded), least = in->counts_taken && in->windows ? 0 : 1;
+    if (s != &sel_custom && (in->budget < least || in->budget > most))
         return ERR(e, E_USAGE,
                    "select: budget %d is outside 1..%d (%d layers%s; for none or all, use method 'custom' with 'none' or 'all')",
                    in->budget, most, in->layers, excluded ? ", some of them excluded" : "");

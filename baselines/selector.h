@@ -24,6 +24,7 @@ struct select_input {
     const bool *exclude;          /* [layers]: stay Linear; NULL = none */
     // controls of the operator space: as many more layers become Window, next in rank (Uniform: evenly spaced among the rest); 0 = none
     int windows;
+    bool counts_taken; /* budget and windows are those of another set, which may have no Full layer */
     double window_cost;           /* w/T of one of them in the budget */
     const char *of, *model, *sets_path; /* published: selector, model name (NULL = by the teacher's shape), index_sets.tsv */
     const char *spec;             /* custom: layer list */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/report_kinds.h"
 #include "cli/selectors_data.h"
 #include "reports/plot.h"
 
@@ -87,6 +88,73 @@ static bool shown(const struct sel_data *d, const struct sel_entry *x)
     return !x->failed && x->asked > 0 && !isnan(x->mean) && (!x->beside || plain || x->matched);
 }
 
+/*
+ * Many series are no figure but a knot: then a panel each, with the reference in grey beside it. Axes are shared, so texts stand at the
+ * outer ones alone.
+ */
+static int budget_panels(struct drawing *w, const struct report *rep, const double *tics, size_t nt, const char *dir, struct str *text,
+                         struct err *e)
+{
+    enum { COLS = 6 };
+    struct arena *a = w->d->a;
+    size_t rows = CEIL_DIV(w->n, (size_t)COLS), total = rows * COLS, ref = w->n;
+    struct panel *p = arena_array(a, total, sizeof *p);
+    struct tic *xt = arena_array(a, 2 * nt, sizeof *xt);
+    static const struct tic yt[] = {{0, "0"}, {50, "50"}, {100, "100"}}, none[] = {{0, ""}, {50, ""}, {100, ""}};
+    TRY(arena_ok(a, "a figure", e));
+    for (size_t i = 0; i < nt; i++) {
+        xt[i] = (struct tic){tics[i], arena_printf(a, "%g", tics[i])};
+        xt[nt + i] = (struct tic){tics[i], ""};
+    }
+    for (size_t i = 0; i < w->d->n; i++)
+        for (size_t k = 0; w->d->e[i].is_reference && k < w->n; k++)
+            ref = strcmp(w->s[k].label, w->d->e[i].label) ? ref : k;
+    for (size_t k = 0; k < total; k++) {
+        struct series *s = arena_array(a, 2, sizeof *s);
+        bool own = k < w->n, low = k + COLS >= total || k + COLS >= w->n;
+        TRY(arena_ok(a, "a figure", e));
+        size_t n = 0;
+        if (ref < w->n && k != ref) {
+            s[n] = w->s[ref];
+            s[n].se = NULL;
+            s[n++].style = 8;
+        }
+        if (own) {
+            s[n] = w->s[k];
+            s[n++].style = 1;
+        }
+        p[k] = (struct panel){.title = own ? w->s[k].label : NULL,
+                              .xlabel = low ? "budget" : NULL,
+                              .ylabel = k % COLS ? NULL : "RULER (%)",
+                              .xlo = 0,
+                              .xhi = w->xhi + 0.5,
+                              .ylo = 0,
+                              .yhi = 105,
+                              .xtic = low ? xt : xt + nt,
+                              .n_xtic = nt,
+                              .ytic = k % COLS ? none : yt,
+                              .n_ytic = ARRAY_LEN(yt),
+                              .s = s,
+                              .n_s = n};
+    }
+    struct picture pic = {
+        .name = arena_printf(a, "%s-budget-ruler", rep->name),
+        .note =
+            arena_printf(a, "%s scale; budget: the paper's proxy, realised; error bars: one standard error; teacher %.1f, all linear %.1f",
+                         w->d->p->m->scale, w->d->ceiling, w->d->bottom),
+        .p = p,
+        .rows = rows,
+        .cols = COLS,
+        .width = 6.75,
+        .height = 0.95 + 0.95 * (double)rows,
+        .left = 0.5,
+        .gap_x = 0.14,
+        .gap_y = 0.26,
+        .key = ref < w->n ? arena_printf(a, "blue: the selector; grey: %s", w->s[ref].label) : NULL};
+    TRY(arena_ok(a, "a figure", e));
+    return rep_picture(&pic, dir, text, e);
+}
+
 int selectors_budget_figure(const struct sel_data *d, const struct report *rep, const char *dir, struct str *text, struct err *e)
 {
     double tics[MAX_BUDGETS];
@@ -105,6 +173,8 @@ int selectors_budget_figure(const struct sel_data *d, const struct report *rep, 
     }
     for (size_t i = 0; budgets && budgets->kind == Y_SEQ && i < budgets->n && nt < ARRAY_LEN(tics); i++)
         nt += budgets->item[i]->kind == Y_SCALAR && parse_f64(budgets->item[i]->s, &tics[nt]);
+    if (w->n > 8)
+        return budget_panels(w, rep, tics, nt, dir, text, e);
     struct hline lines[2] = {{d->ceiling, "teacher"}, {d->bottom, "all linear"}};
     struct figure f = {.name = arena_printf(d->a, "%s-budget-ruler", rep->name),
                        .xlabel = "budget (paper's proxy), realised",
@@ -153,9 +223,8 @@ static int cost_figure(const struct sel_data *d, const struct report *rep, doubl
     struct figure f = {.name = arena_printf(d->a, "%s-cost-%g", rep->name, budget),
                        .xlabel = "selection, counted FLOPs",
                        .ylabel = "RULER (%)",
-                       .note =
-                           arena_printf(d->a, "%s scale, budget %g; all runs of a selection, forward and backward, without Stage 1%s%.90s",
-                                        d->p->m->scale, budget, none.len ? "; no cost, not on the axis: " : "", str_c(&none)),
+                       .note = arena_printf(d->a, "%s scale, budget %g; all runs of a selection, forward and backward, without Stage 1%s%s",
+                                            d->p->m->scale, budget, none.len ? "; no cost, not on the axis: " : "", str_c(&none)),
                        .xlo = w->xlo / 3,
                        .xhi = w->xhi * 3,
                        .yhi = 105,

@@ -144,7 +144,7 @@ static int add_panel(struct panels *v, const struct kept *k, const char *title, 
     }
     struct rect *r = arena_array(a, 2 * k->layers, sizeof *r);
     struct tic *xt = arena_array(a, k->layers, sizeof *xt), *yt = arena_array(a, 3, sizeof *yt);
-    size_t every = k->layers > 24 ? 4 : 1, nt = 0;
+    size_t every = k->layers > 24 ? 4 : k->layers > 9 ? 2 : 1, nt = 0;
     TRY(arena_ok(a, "a figure", e));
     for (size_t l = 0; l < k->layers; l++) {
         double f = k->full[l] / k->weight, w = MIN(1, f + k->window[l] / k->weight), x = (double)l;
@@ -243,7 +243,7 @@ int selectors_stability(const struct sel_data *d, const struct report *rep, cons
         .rows = rows,
         .cols = cols,
         .width = cols > 1 ? 6.75 : 4.2,
-        .height = 0.9 + 1.25 * (double)rows,
+        .height = 0.9 + 1.4 * (double)rows,
         .left = 0.55};
     TRY(arena_ok(d->a, "a figure", e));
     return rep_picture(&pic, dir, text, e);

@@ -41,8 +41,7 @@ static bool same_training(const struct node *a, const struct node *b)
 /* The budget that a selecting run was asked for: its own, or that of the run it takes its numbers of layers from; 0 = none. */
 static double asked_of(const struct node *sel)
 {
-    const struct node *like = strcmp(sel->kind->name, "select") ? NULL : node_ref(sel, "like");
-    const char *text = node_setting(like ? like : sel, "budget");
+    const char *text = node_setting(sel, "budget");
     double v;
     return text && parse_f64(text, &v) ? v : 0;
 }
@@ -177,6 +176,18 @@ static void read_uninformative(struct sel_data *d, struct sel_entry *x)
                      100 * x->base, 100 * PROBE_INFORMATIVE);
 }
 
+/* What the choice took, with the runs whose scores it cuts. */
+static double selection_seconds(const struct node *sel)
+{
+    static const char *const from[] = {"scores", "first", "second"};
+    double s = run_seconds(sel->dir);
+    for (size_t i = 0; !strcmp(sel->kind->name, "select") && i < ARRAY_LEN(from); i++) {
+        const struct node *earlier = node_ref(sel, from[i]);
+        s += earlier ? selection_seconds(earlier) : 0;
+    }
+    return s;
+}
+
 /* The set and its cost, as soon as the selection is there, whatever became of the hybrid. */
 static void read_selection(struct sel_data *d, struct sel_entry *x)
 {
@@ -186,7 +197,7 @@ static void read_selection(struct sel_data *d, struct sel_entry *x)
     x->base = sel_number(d->p, x->sel, "base_accuracy");
     x->tokens = sel_number(d->p, x->sel, "tokens");
     x->flops = sel_number(d->p, x->sel, "flops");
-    x->seconds = run_seconds(x->sel->dir);
+    x->seconds = selection_seconds(x->sel);
     name_variant(d, x);
     if (!strcmp(text_of(d->p, x->sel, "uninformative"), "true")) {
         read_uninformative(d, x);

@@ -24,7 +24,8 @@ static const char *const supervision_words[] = {"text", NULL};
 
 static const struct param_spec select_params[] = {
     {.name = "method", .type = PT_WORD, .words = method_words, .help = "see select --list"},
-    {.name = "budget", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 256, .help = "layers that stay Full"},
+    {.name = "budget", .type = PT_INT, .unit = "layers", .def = "0", .lo = 0, .hi = 256, .instead = "like",
+     .help = "layers that stay Full"},
     P_MODEL,
     {.name = "linear", .type = PT_REF, .def = "", .help = "a Stage-1 run, for the methods that need one"},
     {.name = "data", .type = PT_REF, .def = "", .help = "token shard, for the methods that score on data"},
@@ -155,8 +156,8 @@ static int like_counts(const struct node *n, int *full, int *window, struct err 
         *full += s.kind[l] == MIX_FULL;
         *window += s.kind[l] == MIX_WINDOW;
     }
-    if (*full == 0)
-        return ERR(e, E_USAGE, "stage '%s': '%s' chose no Full layer, so there is no budget to take over", n->stage->id, file);
+    if (*full + *window == 0)
+        return ERR(e, E_USAGE, "stage '%s': '%s' chose no Full and no Window layer, so there are no numbers to take over", n->stage->id, file);
     return 0;
 }
 
@@ -198,6 +199,7 @@ static int select_go(struct env *env, const struct node *n, struct run *r, struc
                               .exclude = any ? exclude : NULL,
                               .of = node_str(n, "of"),
                               .windows = window,
+                              .counts_taken = node_has(n, "like"),
                               .window_cost = node_f64(n, "window_cost"),
                               .model = node_str(n, "published_model"),
                               .sets_path = sets,

@@ -675,9 +675,13 @@ const char *node_result(struct plan *p, const struct node *n, const char *name)
 
 const char *node_setting(const struct node *n, const char *name)
 {
-    for (size_t i = 0; i < n->kind->n_params; i++)
-        if (!strcmp(n->kind->params[i].name, name) && n->value[i])
-            return n->value[i];
+    for (size_t i = 0; i < n->kind->n_params; i++) {
+        const struct param_spec *p = &n->kind->params[i];
+        if (strcmp(p->name, name) || !n->value[i])
+            continue;
+        const struct node *other = p->instead ? node_ref(n, p->instead) : NULL;
+        return other ? node_setting(other, name) : n->value[i];
+    }
     for (size_t i = 0; i < n->kind->n_params; i++)
         for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++) {
             const char *v = node_setting(n->ref[i][k], name);

@@ -68,6 +68,44 @@ static void gp_string(struct str *s, const char *z)
     str_putc(s, '"');
 }
 
+/* The note under a plot, broken at spaces into lines that the width holds, the last one lowest: the number of lines. 5 pt take about 0.045
+ * inches a character. */
+static size_t put_note(const char *note, double width, double height, struct str *s)
+{
+    enum { MAX_LINES = 4 };
+    const char *line[MAX_LINES];
+    size_t len[MAX_LINES], n = 0, most = (size_t)(width / 0.045);
+    for (const char *z = note; *z && n < MAX_LINES;) {
+        size_t k = strlen(z);
+        if (k > most)
+            for (k = most; k > 1 && z[k] != ' '; k--)
+                ;
+        line[n] = z;
+        len[n++] = k;
+        z += k;
+        z += strspn(z, " ");
+    }
+    for (size_t i = 0; i < n; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, "%.*s", (int)len[i], line[i]);
+        str_puts(s, "set label ");
+        gp_string(s, text);
+        str_printf(s, " at screen 0.01, screen %.4f left tc rgb \"#555555\" font \",5\" noenhanced\n",
+                   (0.07 + 0.1 * (double)(n - 1 - i)) / height);
+    }
+    return n;
+}
+
+/* Inches. */
+static double figure_width(const struct figure *f)
+{
+    return f->wide || f->n > 8 ? 6.75 : 4.2;
+}
+static double figure_height(const struct figure *f)
+{
+    return f->height > 0 ? f->height : MAX(f->wide || f->n > 8 ? 3.2 : 2.6, 1 + KEY_LINE * (double)f->n);
+}
+
 static void script(const struct figure *f, struct str *s)
 {
     str_printf(s, "set termoption noenhanced\nset xlabel ");
@@ -94,14 +132,13 @@ static void script(const struct figure *f, struct str *s)
         str_printf(s, " at graph 0.02, first %.6g offset 0, 0.45 tc rgb \"#555555\" font \",6\" noenhanced\n", f->hlines[i].y);
     }
     if (f->note && *f->note) {
-        str_puts(s, "set label ");
-        gp_string(s, f->note);
-        str_puts(s, " at screen 0.01, screen 0.025 left tc rgb \"#555555\" font \",5\" noenhanced\nset bmargin 4.2\n");
+        size_t lines = put_note(f->note, figure_width(f), figure_height(f), s);
+        str_printf(s, "set bmargin %.1f\n", 4.2 + 0.9 * (double)(lines - 1));
     }
     const char *sep = "plot ";
     for (size_t i = 0; i < f->n; i++) /* error bars under all marks: gnuplot blanks their middles */
         if (f->s[i].se) {
-            str_printf(s, "%sDATA index %zu using 1:2:3 with yerrorbars ls %d ps 0 notitle", sep, i,
+            str_printf(s, "%sDATA index %zu using 1:2:3 with yerrorbars ls %d dt 1 ps 0 notitle", sep, i,
                        f->s[i].hollow ? f->s[i].style + 10 : f->s[i].style);
             sep = ", \\\n     ";
         }
@@ -250,9 +287,7 @@ int figure_save(const struct figure *f, const char *dir, const char *style_path,
     TRY(write_tsv(f, path_join(path, dir, name), e));
     struct str body = STR_INIT;
     script(f, &body);
-    bool wide = f->wide || f->n > 8;
-    double height = f->height > 0 ? f->height : MAX(wide ? 3.2 : 2.6, 1 + KEY_LINE * (double)f->n);
-    int rc = draw_all(&(struct sheet){f->name, wide ? 6.75 : 4.2, height, &body}, dir, style_path, drawn, e);
+    int rc = draw_all(&(struct sheet){f->name, figure_width(f), figure_height(f), &body}, dir, style_path, drawn, e);
     str_free(&body);
     return rc;
 }
@@ -346,13 +381,13 @@ static int picture_tsv(const struct picture *f, const char *path, struct err *e)
     return rc ? -1 : 0;
 }
 
-static void put_label(struct str *s, const char *what, const char *text)
+static void put_label(struct str *s, const char *what, const char *text, const char *how)
 {
     str_printf(s, "unset %s\n", what);
     if (text && *text) {
         str_printf(s, "set %s ", what);
         gp_string(s, text);
-        str_putc(s, '\n');
+        str_printf(s, " %s\n", how);
     }
 }
 
@@ -367,12 +402,13 @@ static void put_tics(struct str *s, const char *axis, const struct tic *t, size_
     str_puts(s, n ? ")\n" : "\n");
 }
 
-static void panel_axes(const struct panel *p, struct str *s)
+/* small: one of many panels in a row */
+static void panel_axes(const struct panel *p, bool small, struct str *s)
 {
-    put_label(s, "title", p->title);
-    put_label(s, "xlabel", p->xlabel);
-    put_label(s, "ylabel", p->ylabel);
-    put_label(s, "y2label", p->line ? p->y2label : NULL);
+    put_label(s, "title", p->title, small ? "font \",5.5\" offset 0, -1.1" : "font \",7\" offset 0, -0.6");
+    put_label(s, "xlabel", p->xlabel, small ? "font \",6\"" : "");
+    put_label(s, "ylabel", p->ylabel, small ? "font \",6\"" : "");
+    put_label(s, "y2label", p->line ? p->y2label : NULL, "");
     str_printf(s, "set xrange [%.9g:%.9g]\nset yrange [%.9g:%.9g]\n", p->xlo, p->xhi, p->ylo, p->yhi);
     put_tics(s, "xtics", p->xtic, p->n_xtic, p->turn);
     put_tics(s, "ytics", p->ytic, p->n_ytic, false);
@@ -457,7 +493,7 @@ static void panel_plot(const struct picture *f, const struct panel *p, size_t *i
     }
     for (size_t j = 0; j < p->n_s; j++) /* error bars under all marks: gnuplot blanks their middles */
         if (p->s[j].se) {
-            str_printf(s, "%sDATA index %zu using 1:2:3 with yerrorbars ls %d ps 0 notitle", sep, *index + j, style_of(&p->s[j]));
+            str_printf(s, "%sDATA index %zu using 1:2:3 with yerrorbars ls %d dt 1 ps 0 notitle", sep, *index + j, style_of(&p->s[j]));
             sep = ", \\\n     ";
         }
     for (size_t j = 0; j < p->n_s; j++, sep = ", \\\n     ", ++*index)
@@ -529,14 +565,16 @@ static void picture_key(const struct picture *f, struct str *s)
 static void picture_script(const struct picture *f, struct str *s)
 {
     size_t index = 0;
-    double note = f->note && *f->note ? 0.16 : 0, bottom = (0.42 + note) / f->height, top = 1 - 0.42 / f->height, gap_y = 0.62 / f->height,
-           gap_x = 0.75 / f->width;
-    bool second = false, turned = false, titled = false;
+    double note = f->note && *f->note ? 0.16 : 0, bottom = (0.42 + note) / f->height, top = 1 - 0.42 / f->height,
+           gap_y = (f->gap_y > 0 ? f->gap_y : 0.62) / f->height, gap_x = (f->gap_x > 0 ? f->gap_x : 0.75) / f->width;
+    bool second = false, turned = false, titled = false, between = false;
     for (size_t k = 0; k < f->rows * f->cols; k++) {
         second = second || f->p[k].line;
         turned = turned || f->p[k].turn;
         titled = titled || f->p[k].title;
+        between = between || (k + f->cols < f->rows * f->cols && f->p[k].xlabel);
     }
+    gap_y += titled && between && f->gap_y <= 0 ? 0.16 / f->height : 0;
     top -= titled ? 0.14 / f->height : 0;
     bottom += turned ? 0.22 / f->height : 0;
     gap_y += turned ? 0.25 / f->height : 0;
@@ -545,7 +583,7 @@ static void picture_script(const struct picture *f, struct str *s)
     double h = (top - bottom - gap_y * (double)(f->rows - 1)) / (double)f->rows;
     if (second)
         w = (right - left - 2 * gap_x * (double)(f->cols - 1)) / (double)f->cols;
-    str_puts(s, "set termoption noenhanced\nunset grid\nset tics font \",7\"\nset title font \",7\" offset 0, -0.6\nunset key\n");
+    str_puts(s, "set termoption noenhanced\nunset grid\nset tics font \",7\"\nunset key\n");
     if (note > 0) {
         str_puts(s, "set label 1 ");
         gp_string(s, f->note);
@@ -557,7 +595,7 @@ static void picture_script(const struct picture *f, struct str *s)
         double x = left + (double)(k % f->cols) * (w + gap_x * (second ? 2 : 1)), y = top - (double)(k / f->cols) * (h + gap_y);
         str_printf(s, "set lmargin at screen %.4f\nset rmargin at screen %.4f\nset tmargin at screen %.4f\nset bmargin at screen %.4f\n", x,
                    x + w, y, y - h);
-        panel_axes(&f->p[k], s);
+        panel_axes(&f->p[k], f->cols > 4, s);
         panel_texts(&f->p[k], s);
         panel_plot(f, &f->p[k], &index, s);
         str_puts(s, "unset label\nunset object\nunset arrow\n"); /* note and key stand once */

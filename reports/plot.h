@@ -72,6 +72,7 @@ struct picture {
     size_t rows, cols;    /* of panels: rows * cols of them, row by row */
     double width, height; /* inches */
     double left;          /* inches of margin for the texts at the y axis */
+    double gap_x, gap_y;  /* inches between panels; 0 = room for the texts of each */
     const char *key;      /* a line of text above the panels in place of the key; NULL = a key of parts and lines */
 };
 /* Moves labels of a panel up or down until none covers another; width, height: of the picture, inches. */

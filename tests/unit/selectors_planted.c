@@ -33,15 +33,27 @@ static struct tok *make_tok(void)
         text[i] = (char)('!' + i);
         tokens[i] = (struct tok_str){&text[i], 1};
     }
-    CHECK_OK(tok_from_parts(&t, &(struct tok_parts){.name = "characters", .tokens = tokens, .n_tokens = VOCAB, .pre = "gpt-2", .bos = -1,
-                                                    .eos = -1, .unk = -1}, e));
+    CHECK_OK(tok_from_parts(
+        &t, &(struct tok_parts){.name = "characters", .tokens = tokens, .n_tokens = VOCAB, .pre = "gpt-2", .bos = -1, .eos = -1, .unk = -1},
+        e));
     return t;
 }
 
 static struct model *make_teacher(struct backend *be, struct tok *tok)
 {
-    struct mcfg c = {.arch = ARCH_QWEN2, .L = LAYERS, .d = 32, .H = 4, .G = 2, .head_dim = 8, .F = 24, .N = VOCAB, .max_pos = 256,
-                     .eps = 1e-6, .tie_embeddings = true, .bos = -1, .pad = -1};
+    struct mcfg c = {.arch = ARCH_QWEN2,
+                     .L = LAYERS,
+                     .d = 32,
+                     .H = 4,
+                     .G = 2,
+                     .head_dim = 8,
+                     .F = 24,
+                     .N = VOCAB,
+                     .max_pos = 256,
+                     .eps = 1e-6,
+                     .tie_embeddings = true,
+                     .bos = -1,
+                     .pad = -1};
     struct init_normal in = {.seed = 5, .std = 0.3};
     struct model *m = NULL;
     c.rope = (struct mcfg_rope){.theta = 1e4, .factor = 1, .attention_factor = 1, .truncate = true};
@@ -93,8 +105,8 @@ static void make_prompts(struct model *m, struct probe_set *s)
         struct probe_prompt *p = &s->v[i];
         struct str text = STR_INIT;
         const int32_t *at = ids + i * (PROMPT_LEN + NEW);
-        *p = (struct probe_prompt){.probe = &probe_needle, .ruler = true, .len = PROMPT_LEN, .max_new = NEW,
-                                   .ids = calloc(PROMPT_LEN, sizeof *p->ids)};
+        *p = (struct probe_prompt){
+            .probe = &probe_needle, .ruler = true, .len = PROMPT_LEN, .max_new = NEW, .ids = calloc(PROMPT_LEN, sizeof *p->ids)};
         memcpy(p->ids, at, PROMPT_LEN * sizeof *p->ids);
         CHECK_OK(tok_decode(m->tok, at + PROMPT_LEN, NEW, true, &text, e));
         CHECK_OK(list_add(&p->refs, str_c(&text), text.len, e));
@@ -111,8 +123,15 @@ struct world {
 
 static struct select_input input(const struct world *w, int micro, int batch)
 {
-    return (struct select_input){.be = w->teacher->be, .teacher = w->teacher, .lin = w->lin, .data = &w->data, .layers = LAYERS,
-                                 .budget = 2, .row_hi = ROWS, .micro = micro, .probe = {.ruler = true, .prompts = PROMPTS, .batch = batch}};
+    return (struct select_input){.be = w->teacher->be,
+                                 .teacher = w->teacher,
+                                 .lin = w->lin,
+                                 .data = &w->data,
+                                 .layers = LAYERS,
+                                 .budget = 2,
+                                 .row_hi = ROWS,
+                                 .micro = micro,
+                                 .probe = {.ruler = true, .prompts = PROMPTS, .batch = batch}};
 }
 
 static void first_is_planted(const char *name, const struct selection *s)
@@ -164,6 +183,77 @@ static void test_planted(const struct world *w, struct selection base[N_ALL])
     run_all(w, 1, 1, again); /* twice, and with another batch */
     for (int i = 0; i < N_ALL; i++)
         CHECK(!memcmp(base[i].score, again[i].score, sizeof base[i].score) && base[i].tokens == again[i].tokens);
+}
+
+/*
+ * Each probe by its own rule. What the teacher writes is made right, and hardly anything else is: AR and AR-MH look for its whole text;
+ * for the others tokens have texts that depend on whether the teacher begins with them (KV, CWE: what comes first decides) or writes them
+ * at all (VT: one wrong variable is enough).
+ */
+static const struct own_rule {
+    const struct probe *probe;
+    const char *good, *bad, *ref;
+    bool first;
+} own_rules[] = {{&probe_kv, "7", "8", "7", true},
+                 {&probe_ar, NULL, NULL, NULL, false},
+                 {&probe_ar_mh, NULL, NULL, NULL, false},
+                 {&probe_vt, "X1X2X3", "X9", "X1", false},
+                 {&probe_cwe, "ka.kb.kc.kd.ke.kf.kg.kh.ki.kj.", "Explanation.", "ka.kb.kc.kd.ke.kf.kg.kh.ki.kj", true}};
+
+static struct tok *tok_for(const struct own_rule *r, const int32_t *ids)
+{
+    static char text[VOCAB][40];
+    struct tok_str tokens[VOCAB];
+    struct tok *t = NULL;
+    for (int i = 0; i < VOCAB; i++) {
+        bool good = false;
+        for (int k = 0; k < PROMPTS; k++)
+            for (int j = 0; j < (r->first ? 1 : NEW); j++)
+                good = good || ids[k * (PROMPT_LEN + NEW) + PROMPT_LEN + j] == i;
+        snprintf(text[i], sizeof text[i], "%s%c%c", good ? r->good : r->bad, 'a' + i / 26, 'a' + i % 26); /* all different */
+        tokens[i] = (struct tok_str){text[i], strlen(text[i])};
+    }
+    CHECK_OK(tok_from_parts(
+        &t, &(struct tok_parts){.name = "planted", .tokens = tokens, .n_tokens = VOCAB, .pre = "gpt-2", .bos = -1, .eos = -1, .unk = -1},
+        e));
+    return t;
+}
+
+static void test_own_rules(struct world *w)
+{
+    static int32_t ids[PROMPTS * (PROMPT_LEN + NEW)];
+    struct tok *characters = w->teacher->tok;
+    own_words(w->teacher, PROMPTS, PROMPT_LEN, PROMPT_LEN + NEW, ids);
+    for (size_t i = 0; i < ARRAY_LEN(own_rules); i++) {
+        const struct own_rule *r = &own_rules[i];
+        struct selection out = {.layers = LAYERS};
+        struct probe_set own = {.v = calloc(PROMPTS, sizeof *own.v), .n = PROMPTS, .cap = PROMPTS};
+        struct tok *tok = r->good ? tok_for(r, ids) : NULL;
+        for (int k = 0; k < PROMPTS; k++) {
+            own.v[k] = w->prompts.v[k];
+            own.v[k].probe = r->probe;
+            own.v[k].ruler = false;
+            if (!tok)
+                continue;
+            own.v[k].refs = own.v[k].listed = (struct list){0};
+            for (const char *z = r->ref; *z; z += strcspn(z, "."), z += *z == '.') {
+                CHECK_OK(list_add(&own.v[k].refs, z, strcspn(z, "."), e));
+                CHECK_OK(list_add(&own.v[k].listed, z, strcspn(z, "."), e));
+            }
+        }
+        w->teacher->tok = tok ? tok : characters;
+        struct select_input in = input(w, 4, 4);
+        CHECK_OK(probe_select(&in, &own, &out, e));
+        CHECK(out.has_base && out.base == 1 && !out.uninformative);
+        first_is_planted(r->probe->name, &out);
+        for (int k = 0; tok && k < PROMPTS; k++) {
+            list_free(&own.v[k].refs);
+            list_free(&own.v[k].listed);
+        }
+        free(own.v);
+        tok_free(tok);
+    }
+    w->teacher->tok = characters;
 }
 
 /* An interrupted selection goes on: what is kept is not computed again, and costs and scores are the same. */
@@ -244,6 +334,7 @@ int main(void)
         world_open(&w, be, tok, dir, threads == 1);
         test_planted(&w, base[threads - 1]);
         if (threads == 1) {
+            test_own_rules(&w);
             test_resume(&w, dir);
             test_uninformative(&w);
         }
