@@ -110,9 +110,26 @@ static int lmeval_stage(void *ctx, const struct node *n, struct run *r, struct e
     free(s);
     return rc ? -1 : 0;
 }
+/* Names and shots, before anything runs. The model's cost is not known here: it depends on the documents. */
+static int lmeval_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    struct lme_pick pick;
+    unsigned bits;
+    int shots;
+    UNUSED(ctx);
+    UNUSED(c);
+    int rc = lme_pick_tasks(node_str(n, "tasks"), &pick, e) || lme_metrics_of(node_str(n, "metrics"), &bits, e) ? -1 : 0;
+    for (int i = 0; rc == 0 && i < pick.n; i++)
+        rc = lme_shots_of(node_str(n, "shots"), &pick, pick.task[i], &shots, e);
+    if (rc != 0)
+        err_wrap(e, "stage '%s'", n->stage->id);
+    return rc;
+}
+
 const struct stage_kind kind_lmeval = {.name = "lmeval",
                                        .about = "MMLU, ARC, PIQA, WinoGrande by log-likelihood",
                                        .version = 1,
                                        .params = lmeval_params,
                                        .n_params = ARRAY_LEN(lmeval_params),
+                                       .plan = lmeval_plan,
                                        .run = lmeval_stage};

@@ -23,7 +23,17 @@ struct owner {
     char host[128], boot[64];
     long long time_s;
     unsigned long long start; /* clock ticks after boot at which the process started: tells a reused pid; 0 = unknown */
+    char job[64];             /* of the cluster's scheduler, "-" = none */
+    long restart;             /* how often that job was put back into the queue */
 };
+
+/* The scheduler's number for this job: the same after a requeue, perhaps on another host. */
+static void job_self(struct owner *o)
+{
+    const char *job = getenv("SLURM_JOB_ID"), *restart = getenv("SLURM_RESTART_COUNT");
+    snprintf(o->job, sizeof o->job, "%s", job && *job && !strpbrk(job, " \t\n") ? job : "-");
+    o->restart = restart ? atol(restart) : 0;
+}
 
 static void boot_id(char out[64])
 {
@@ -77,7 +87,8 @@ static bool ended(char state)
     return state == 'Z' || state == 'X' || state == 'x';
 }
 
-/* All threads have ended and only the parent has not asked yet. (The first thread of a killed process may end before one that is still in a write.) */
+/* All threads have ended and only the parent has not asked yet. (The first thread of a killed process may end before one that is still in a
+ * write.) */
 static bool zombie(long pid)
 {
     char path[400];
@@ -107,17 +118,22 @@ static void owner_self(struct owner *o)
         if ((unsigned char)*p <= ' ')
             *p = '_';
     boot_id(o->boot);
+    job_self(o);
 }
 
 static bool owner_parse(const char *text, struct owner *o)
 {
-    *o = (struct owner){0};
-    return sscanf(text, "%ld %127s %63s %lld %llu", &o->pid, o->host, o->boot, &o->time_s, &o->start) >= 4 && o->pid > 0;
+    *o = (struct owner){.job = "-"};
+    return sscanf(text, "%ld %127s %63s %lld %llu %63s %ld", &o->pid, o->host, o->boot, &o->time_s, &o->start, o->job, &o->restart) >= 4 &&
+           o->pid > 0;
 }
 
-/* Only a process of this host and this boot can be looked up; any other owner counts as alive. */
+/* Only a process of this host and this boot can be looked up; any other owner counts as alive. But a job that was put back into the queue
+ * does not run any more where it ran before. */
 static bool owner_gone(const struct owner *o, const struct owner *self)
 {
+    if (strcmp(o->job, "-") != 0 && !strcmp(o->job, self->job) && o->restart < self->restart)
+        return true;
     if (strcmp(o->host, self->host) != 0 || strcmp(o->boot, self->boot) != 0)
         return strcmp(o->host, self->host) == 0 && strcmp(o->boot, "-") != 0 && strcmp(self->boot, "-") != 0;
     if (kill((pid_t)o->pid, 0) != 0 && errno == ESRCH)
@@ -129,9 +145,10 @@ static bool owner_gone(const struct owner *o, const struct owner *self)
 /* 0 = taken, 1 = somebody has it, -1 = error. */
 static int try_create(const char *path, const struct owner *self, struct err *e)
 {
-    char tmp[1100], line[300];
+    char tmp[1100], line[400];
     snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, self->pid);
-    int n = snprintf(line, sizeof line, "%ld %s %s %lld %llu\n", self->pid, self->host, self->boot, self->time_s, self->start);
+    int n = snprintf(line, sizeof line, "%ld %s %s %lld %llu %s %ld\n", self->pid, self->host, self->boot, self->time_s, self->start,
+                     self->job, self->restart);
     unlink(tmp);
     int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -173,8 +190,8 @@ enum { GONE, CHANGED, HELD, FAILED };
 static int held(const char *path, const struct owner *o, const struct owner *self, struct err *e)
 {
     long long age = self->time_s - o->time_s;
-    ERR(e, E_ENV, "'%s' is locked by process %ld on %s since %lld s; wait for it, or delete the lock if that process is gone", path,
-        o->pid, o->host, age < 0 ? 0 : age);
+    ERR(e, E_ENV, "'%s' is locked by process %ld on %s since %lld s; wait for it, or delete the lock if that process is gone", path, o->pid,
+        o->host, age < 0 ? 0 : age);
     /* A process of this host may be on its way out (killed, but still giving its memory back): worth another look. */
     return strcmp(o->host, self->host) == 0 && o->pid != self->pid ? HELD : FAILED;
 }
@@ -182,7 +199,7 @@ static int held(const char *path, const struct owner *o, const struct owner *sel
 /* GONE: the stale lock is, try again; CHANGED meanwhile, look again; HELD by another process of this host, FAILED: *e says why. */
 static int replace_stale(const char *path, const struct owner *self, struct err *e)
 {
-    char text[300];
+    char text[400];
     struct owner o;
     struct stat a, b;
     struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET};

@@ -22,4 +22,10 @@ grep -q " 0 ran" "$tmp/out" || bad "the second time something ran"
 for r in "$tmp"/runs/lmeval-*; do
     "$bin" verify "$r" >/dev/null || bad "verify $r"
 done
+# names and shots are looked at before anything runs
+for bad in "tasks: [arc_easi]|unknown task 'arc_easi', did you mean 'arc_easy'" "tasks: [piqa], metrics: [akk]|akk" "tasks: [piqa], shots: x|shots"; do
+    printf 'dash: 1\nname: lm\ntitle: t\ninputs:\n  teacher: {path: experiments/tiny/teacher}\nstages:\n  - {id: e, kind: lmeval, model: teacher, %s}\n' "${bad%%|*}" >"$tmp/m.yaml"
+    "$bin" check "$tmp/m.yaml" >"$tmp/out" 2>"$tmp/err"
+    [ $? = 2 ] && grep -q "stage 'e': .*${bad##*|}" "$tmp/err" || bad "check with ${bad%%|*}: $(cat "$tmp/err")"
+done
 exit $fail

@@ -301,6 +301,18 @@ static void locks(void)
     lock_drop(at("LOCK"));
     put_lock("%ld other-%s %s 1000\n", child, host, boot); /* another host: cannot be known */
     CHECK_ERR(lock_take(at("LOCK"), e), E_ENV, "on other-");
+    setenv("SLURM_JOB_ID", "4711", 1); /* a job that was put back into the queue, on its next host */
+    put_lock("%ld other-%s %s 1000 1 4711 0\n", child, host, boot);
+    CHECK_ERR(lock_take(at("LOCK"), e), E_ENV, "on other-");
+    setenv("SLURM_RESTART_COUNT", "1", 1);
+    put_lock("%ld other-%s %s 1000 1 4712 0\n", child, host, boot); /* another job */
+    CHECK_ERR(lock_take(at("LOCK"), e), E_ENV, "on other-");
+    put_lock("%ld other-%s %s 1000 1 4711 0\n", child, host, boot);
+    CHECK_OK(lock_take(at("LOCK"), e));
+    lock_drop(at("LOCK"));
+    unsetenv("SLURM_JOB_ID");
+    unsetenv("SLURM_RESTART_COUNT");
+    put_lock("%ld other-%s %s 1000\n", child, host, boot);
     if (strcmp(boot, "-") != 0) {
         put_lock("%ld %s x%s 1000\n", (long)getpid(), host, boot); /* before the last boot */
         CHECK_OK(lock_take(at("LOCK"), e));
