@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/report_kinds.h"
 #include "cli/selectors_data.h"
 #include "core/fs.h"
 
@@ -15,7 +16,7 @@ void selectors_line(struct plan *p, const struct node *n, struct str *out)
     if (strcmp(n->kind->name, "ruler"))
         return;
     if (n->error) {
-        str_printf(out, "%-28s %-28s failed\n", n->label, n->point);
+        str_printf(out, "%-28s %-28s %s\n", n->label, n->point, rep_state(n));
         return;
     }
     if (n->state != RUN_COMPLETE)
