@@ -29,22 +29,6 @@ bool cuda_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k
     UNUSED(count);
     return false;
 }
-bool cuda_linear_swiglu(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear *l, struct view h)
-{
-    UNUSED(be);
-    UNUSED(x);
-    UNUSED(rows);
-    UNUSED(k);
-    UNUSED(l);
-    UNUSED(h);
-    return false;
-}
-bool cuda_gdn_token(struct backend *be, const struct step_gdn *d)
-{
-    UNUSED(be);
-    UNUSED(d);
-    return false;
-}
 bool cuda_add_norm(struct backend *be, const struct step_add_norm *d)
 {
     UNUSED(be);
@@ -69,9 +53,9 @@ void cuda_replay_end(struct backend *be, struct view kept)
     UNUSED(be);
     UNUSED(kept);
 }
-bool cuda_fused(const struct backend *be)
+int cuda_fused(const struct backend *be)
 {
     UNUSED(be);
-    return false;
+    return 0;
 }
 #endif

@@ -35,36 +35,6 @@ void be_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k, 
     }
 }
 
-void be_linear_swiglu(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear l[2], struct view h)
-{
-    struct op_swiglu f = {.h = h, .g = l[0].y, .u = l[1].y, .n = rows * l[0].n};
-    if (l[0].n != l[1].n || l[0].add || l[1].add)
-        BUG("a gate of %" PRId64 " outputs with %" PRId64 " of up, or sums", l[0].n, l[1].n);
-    if (!be->failed && is_cuda(be) && cuda_linear_swiglu(be, x, rows, k, l, h)) {
-        for (int i = 0; i < 2; i++) {
-            struct op_gemm d = gemm_of(x, rows, k, &l[i]);
-            count(be, cost_gemm(&d));
-        }
-        count(be, cost_swiglu(&f));
-        return;
-    }
-    be_linear_many(be, x, rows, k, l, 2);
-    be_swiglu(be, &f);
-}
-
-void be_gdn_token(struct backend *be, const struct step_gdn *d)
-{
-    if (!be->failed && is_cuda(be) && cuda_gdn_token(be, d)) {
-        count(be, cost_gdn_prep(&d->prep));
-        count(be, cost_gdn(&d->gdn));
-        count(be, cost_gdn_out(&d->out));
-        return;
-    }
-    be_gdn_prep(be, &d->prep);
-    be_gdn(be, &d->gdn);
-    be_gdn_out(be, &d->out);
-}
-
 void be_add_norm(struct backend *be, const struct step_add_norm *d)
 {
     int64_t n = d->rows * d->dim;

@@ -2,14 +2,14 @@
  * What only decoding uses. A step over a few tokens is hundreds of small ops, so that the time between them counts. Every call below has
  * the value of the table ops named with it, and is those ops on a backend without something better; FLOPs and bytes are counted as theirs.
  *
- * CUDA has something better: for bf16 and up to 16 rows the calls are single kernels, and a step's launches are recorded once and replayed.
- * DASHLAB_CUDA_STEP=ops leaves both out, =fused the recording: for finding an error, and for the tests that compare.
+ * CUDA has something better, off by default until it has been run on a device: with DASHLAB_CUDA_FUSED=1 the calls are single kernels for
+ * bf16 and up to 16 rows (2: also products with more than 12288 outputs, which are cuBLASLt's else); with DASHLAB_CUDA_GRAPH=1 a step's
+ * launches are recorded once and replayed.
  */
 #ifndef KERNELS_STEP_H
 #define KERNELS_STEP_H
 
 #include "kernels/backend.h"
-#include "kernels/ops.h"
 
 /* y [rows, n] (=|+=) x W^T (+ bias): one be_gemm for each of `count` weights w [n, k] on the same x [rows, k]. */
 struct step_linear {
@@ -19,9 +19,6 @@ struct step_linear {
 };
 enum { STEP_LINEAR_MAX = 8 };
 void be_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear *l, int count);
-
-/* h [rows, l[0].n] = silu(l[0]'s product) times l[1]'s: be_linear_many, be_swiglu. Whether l[].y are written is not said. */
-void be_linear_swiglu(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear l[2], struct view h);
 
 /* u = x + y, h = norm of u: be_mix, be_rmsnorm. All [rows, dim]; u is neither x nor y, h may be x or y. */
 struct step_add_norm {
@@ -41,14 +38,6 @@ struct step_rope_put {
 };
 void be_rope_put(struct backend *be, const struct step_rope_put *d);
 
-/* be_gdn_prep, be_gdn, be_gdn_out on one new token a sequence, with states. Of what they write only the states and out.y are said. */
-struct step_gdn {
-    struct op_gdn_prep prep;
-    struct op_gdn gdn;
-    struct op_gdn_out out;
-};
-void be_gdn_token(struct backend *be, const struct step_gdn *d);
-
 /*
  * Replaying. A caller that is about to make the same op calls as before, on the same addresses and with the same host values (what differs
  * lies in device memory that was put there before), says so by a key, which must hold all that the calls depend on. True: they have been
@@ -66,12 +55,10 @@ void be_replay_end(struct backend *be, struct view kept);
 
 /* The CUDA backend's part (stubs in a build without it). False: not for these, nothing done. */
 bool cuda_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear *l, int count);
-bool cuda_linear_swiglu(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear *l, struct view h);
-bool cuda_gdn_token(struct backend *be, const struct step_gdn *d);
 bool cuda_add_norm(struct backend *be, const struct step_add_norm *d);
 bool cuda_rope_put(struct backend *be, const struct step_rope_put *d);
 bool cuda_replay_begin(struct backend *be, const struct replay_key *key, struct view *kept);
 void cuda_replay_end(struct backend *be, struct view kept);
-bool cuda_fused(const struct backend *be); /* not with DASHLAB_CUDA_STEP=ops */
+int cuda_fused(const struct backend *be); /* $DASHLAB_CUDA_FUSED of when it was opened */
 
 #endif

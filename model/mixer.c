@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "kernels/ops.h"
-#include "kernels/step.h"
 
 const struct mixer_type *mixer_type_of(enum mixer_kind k)
 {
@@ -22,8 +21,15 @@ struct view param_grad(const struct backend *be, const struct param *p)
 
 void linear_fwd(struct backend *be, int64_t rows, struct view y, struct view x, const struct param *w, const struct param *bias, bool add)
 {
-    struct step_linear l = {.y = y, .w = w->w, .bias = bias ? bias->w : NO_VIEW, .n = w->dims[0], .add = add};
-    be_linear_many(be, x, rows, w->dims[1], &l, 1);
+    be_gemm(be, &(struct op_gemm){.c = y,
+                                  .a = x,
+                                  .b = w->w,
+                                  .bias = bias ? bias->w : NO_VIEW,
+                                  .m = rows,
+                                  .n = w->dims[0],
+                                  .k = w->dims[1],
+                                  .tb = true,
+                                  .accumulate = add});
 }
 
 void linear_bwd(struct backend *be, int64_t rows, struct view dx, bool add, struct view dy, struct view x, const struct param *w,

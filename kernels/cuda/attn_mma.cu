@@ -5,7 +5,6 @@
  * head as rows of one tile, the keys split over blocks and warps, partial results added in order.
  */
 #include "kernels/cuda/attn.cuh"
-#include "kernels/cuda/launch.cuh"
 
 enum { BN = 64 };
 
@@ -150,29 +149,18 @@ template <int D> static __global__ void __launch_bounds__(128) attn_split_kernel
     const attn_seq s = attn_find(x, seq);
     const int off = s.nk - s.nq, lo = x.window[0] > off ? 0 : off - x.window[0] + 1, blocks = (s.nk + BN - 1) / BN - lo / BN;
     const int each = (blocks + gridDim.x - 1) / gridDim.x, first = lo / BN + blockIdx.x * each, last = min(first + each, lo / BN + blocks);
-    let_next_start();
-    auto load_first = [&] {
-#pragma unroll
-        for (int i = 0; i < SPLIT_STAGES - 1; i++) {
-            if (first + i < last)
-                load_kv<D, BN>(sm.k[i], sm.v[i], x, s, kvh, (first + i) * BN, tid);
-            cp_commit();
-        }
-    };
-    const bool early = (first + SPLIT_STAGES - 1) * BN <= off; /* keys and values of earlier steps */
-    if (early)
-        load_first();
-    after_previous();
     if (!s.nq)
         return;
-    if (!early)
-        load_first();
-    for (int u = tid; u < 16 * (D / 8); u += 128) { /* the loop's first barrier comes before they are read */
+    for (int u = tid; u < 16 * (D / 8); u += 128) {
         const int r = u / (D / 8), c = u % (D / 8) * 8;
-        *(uint4 *)(sm.q + r * LD + c) =
-            r < s.nq * x.rep && c < x.kdim
-                ? *(const uint4 *)(x.q + (int64_t)(s.row + r / x.rep) * x.ldq + (kvh * x.rep + r % x.rep) * x.kdim + c)
-                : make_uint4(0, 0, 0, 0);
+        const bool on = r < s.nq * x.rep && c < x.kdim;
+        cp_async16(sm.q + r * LD + c, on ? x.q + (int64_t)(s.row + r / x.rep) * x.ldq + (kvh * x.rep + r % x.rep) * x.kdim + c : x.q, on);
+    }
+#pragma unroll
+    for (int i = 0; i < SPLIT_STAGES - 1; i++) {
+        if (first + i < last)
+            load_kv<D, BN>(sm.k[i], sm.v[i], x, s, kvh, (first + i) * BN, tid);
+        cp_commit();
     }
     float o[1][NO][4], m[1][2] = {{-INFINITY, -INFINITY}}, l[1][2] = {{0, 0}};
     tile_zero(o);
@@ -247,8 +235,6 @@ static __global__ void __launch_bounds__(128) attn_merge_kernel(attn_in<bf16> x,
 {
     const int seq = blockIdx.z, r = blockIdx.x * 4 + (threadIdx.x >> 5), kvh = blockIdx.y, lane = threadIdx.x & 31;
     const attn_seq s = attn_find(x, seq);
-    let_next_start();
-    after_previous();
     if (r >= s.nq * x.rep)
         return;
     const float *p = part + ((((int64_t)seq * x.g + kvh) * splits) * 16 + r) * (D + 2), sl2 = x.scale * 1.44269504088896341f;
@@ -295,9 +281,9 @@ template <int D> static void run_split(struct backend *be, const attn_in<bf16> &
     size_t bytes = sizeof(split_smem<D>);
     if (!tile_allow_smem(be, attn_split_kernel<D>, bytes))
         return;
-    launch_after(be, attn_split_kernel<D>, dim3((unsigned)splits, x.g, x.n), 128, bytes, x, out, part);
+    attn_split_kernel<D><<<dim3((unsigned)splits, x.g, x.n), 128, bytes, cu->stream>>>(x, out, part);
     if (splits > 1)
-        launch_after(be, attn_merge_kernel<D>, dim3(CEIL_DIV(x.longest * x.rep, 4), x.g, x.n), 128, 0, x, out, part, (int)splits);
+        attn_merge_kernel<D><<<dim3(CEIL_DIV(x.longest * x.rep, 4), x.g, x.n), 128, 0, cu->stream>>>(x, out, part, (int)splits);
 }
 
 template <int D, int MT> static void run_mma(struct backend *be, const attn_in<bf16> &x, const attn_out<bf16> &out)

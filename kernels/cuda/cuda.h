@@ -51,8 +51,8 @@ struct cuda_backend {
     struct cuda_lt *lt; /* gemm.cu */
     struct cuda_graphs *graphs;
     int64_t epoch;   /* grows when device memory is freed */
-    bool use_graphs; /* decoding steps are recorded and replayed */
-    bool fused;      /* calls of kernels/step.h are kernels of their own */
+    bool use_graphs; /* $DASHLAB_CUDA_GRAPH=1: decoding steps are recorded and replayed */
+    int fused;       /* $DASHLAB_CUDA_FUSED: 1, 2: calls of kernels/step.h are kernels of their own */
     /* What is named when something fails: the op that runs, with its descriptor while it does; the first begun since the last wait. */
     const char *op, *first_op;
     enum op_id op_id;

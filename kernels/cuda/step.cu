@@ -1,12 +1,122 @@
 /*
- * Decoding: the small kernels of kernels/step.h for bf16, and recorded steps. (linear.cu has the products, gdn_token.cu the recurrence.) A
- * step reads every weight once for a handful of rows: it is bound by memory and, in single ops, by the time between launches.
+ * Decoding: what kernels/step.h names, for bf16 and at most 16 rows, and recorded steps. A step reads every weight once for a handful of
+ * rows: it is bound by memory and, in single ops, by the time between launches.
  */
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tile.cuh"
 #include "kernels/cuda/vec.h"
 
 extern "C" {
 #include "kernels/step.h"
+}
+
+/* ---- several products of one input ---- */
+
+enum { MANY_WARPS = 8, MANY_GROUPS = 2, MANY_COLS = 8 * MANY_GROUPS, MANY_AHEAD = 4, LIBRARY_FROM = 12288 };
+struct many_args {
+    const bf16 *x, *w[STEP_LINEAR_MAX], *bias[STEP_LINEAR_MAX];
+    void *y[STEP_LINEAR_MAX];
+    int first[STEP_LINEAR_MAX + 1]; /* block of the first MANY_COLS outputs of each weight */
+    int n[STEP_LINEAR_MAX], count, rows, k;
+    unsigned f32, add; /* bits: y is float; y += */
+};
+
+/*
+ * A block makes MANY_COLS outputs for up to 16 rows; its warps share K in stretches. A lane reads 16 bytes of a row of W (8 neighbouring k)
+ * and of two rows of x; which k an mma calls which does not matter as long as both operands agree, so lane t's eight are k 2t, 2t+1, 2t+8,
+ * 2t+9 of two products. The warps' sums are added in order.
+ */
+static __global__ void __launch_bounds__(32 * MANY_WARPS) linear_many_kernel(const many_args a)
+{
+    __shared__ float sums[MANY_WARPS][16][MANY_COLS + 1];
+    const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
+    int m = 0;
+    while (m + 1 < a.count && (int)blockIdx.x >= a.first[m + 1])
+        m++;
+    const int col0 = ((int)blockIdx.x - a.first[m]) * MANY_COLS, steps = a.k / 32, each = (steps + MANY_WARPS - 1) / MANY_WARPS;
+    const int k0 = warp * each, k1 = min(k0 + each, steps);
+    const bf16 *x0 = a.x + (int64_t)g * a.k + 8 * t, *x1 = x0 + (int64_t)8 * a.k, *w[MANY_GROUPS];
+    bool on[MANY_GROUPS];
+    float acc[MANY_GROUPS][4];
+#pragma unroll
+    for (int i = 0; i < MANY_GROUPS; i++) {
+        on[i] = col0 + 8 * i + g < a.n[m];
+        w[i] = a.w[m] + (int64_t)(on[i] ? col0 + 8 * i + g : 0) * a.k + 8 * t;
+        acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+    }
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+    for (int s0 = k0; s0 < k1; s0 += MANY_AHEAD) {
+        uint4 xa[MANY_AHEAD][2], wb[MANY_AHEAD][MANY_GROUPS];
+#pragma unroll
+        for (int u = 0; u < MANY_AHEAD; u++) {
+            const bool in = s0 + u < k1;
+            const int at = 32 * (s0 + u);
+#pragma unroll
+            for (int i = 0; i < MANY_GROUPS; i++)
+                wb[u][i] = in && on[i] ? __ldcs((const uint4 *)(w[i] + at)) : zero; /* read once: do not keep */
+            xa[u][0] = in && g < a.rows ? *(const uint4 *)(x0 + at) : zero;
+            xa[u][1] = in && g + 8 < a.rows ? *(const uint4 *)(x1 + at) : zero;
+        }
+#pragma unroll
+        for (int u = 0; u < MANY_AHEAD; u++) {
+            const unsigned lo[4] = {xa[u][0].x, xa[u][1].x, xa[u][0].y, xa[u][1].y},
+                           hi[4] = {xa[u][0].z, xa[u][1].z, xa[u][0].w, xa[u][1].w};
+#pragma unroll
+            for (int i = 0; i < MANY_GROUPS; i++) {
+                mma16816(acc[i], lo, wb[u][i].x, wb[u][i].y);
+                mma16816(acc[i], hi, wb[u][i].z, wb[u][i].w);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < MANY_GROUPS; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            sums[warp][g + 8 * (e >> 1)][8 * i + 2 * t + (e & 1)] = acc[i][e];
+    __syncthreads();
+    const int r = tid / MANY_COLS, c = tid % MANY_COLS, col = col0 + c;
+    static_assert(32 * MANY_WARPS == 16 * MANY_COLS, "one output a thread");
+    if (r >= a.rows || col >= a.n[m])
+        return;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < MANY_WARPS; i++)
+        sum += sums[i][r][c];
+    if (a.bias[m])
+        sum += ld(a.bias[m] + col);
+    const int64_t at = (int64_t)r * a.n[m] + col;
+    if (a.f32 >> m & 1) {
+        float *y = (float *)a.y[m] + at;
+        *y = a.add >> m & 1 ? *y + sum : sum;
+    } else {
+        bf16 *y = (bf16 *)a.y[m] + at;
+        st(y, a.add >> m & 1 ? ld(y) + sum : sum);
+    }
+}
+
+bool cuda_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear *l, int count)
+{
+    many_args a = {};
+    int64_t outputs = 0;
+    for (int i = 0; i < count; i++)
+        outputs += l[i].n;
+    if (cuda_fused(be) < 2 && outputs > LIBRARY_FROM) /* large ones are left to the library */
+        return false;
+    if (!cuda_fused(be) || be->act != DT_BF16 || rows > 16 || rows < 1 || k % 32 || k > 1 << 20 || !aligned16(x.p))
+        return false;
+    for (int i = 0; i < count; i++) {
+        if (l[i].n < 1 || l[i].n > 1 << 20 || !aligned16(l[i].w.p) || (l[i].y.dt != DT_BF16 && l[i].y.dt != DT_F32))
+            return false;
+        a.w[i] = cuda_p<bf16>(l[i].w), a.bias[i] = cuda_p<bf16>(l[i].bias), a.y[i] = l[i].y.p;
+        a.n[i] = (int)l[i].n;
+        a.first[i + 1] = a.first[i] + (int)CEIL_DIV(l[i].n, (int64_t)MANY_COLS);
+        a.f32 |= (unsigned)(l[i].y.dt == DT_F32) << i;
+        a.add |= (unsigned)l[i].add << i;
+    }
+    a.x = cuda_p<bf16>(x), a.count = count, a.rows = (int)rows, a.k = (int)k;
+    cuda_step_begin(be, "linear_many");
+    linear_many_kernel<<<(unsigned)a.first[count], 32 * MANY_WARPS, 0, cuda_of(be)->stream>>>(a);
+    cuda_step_end(be);
+    return true;
 }
 
 /* ---- u = x + y, h = norm(u) w: the sums of rmsnorm_kernel, in its order ---- */
@@ -18,8 +128,6 @@ static __global__ void __launch_bounds__(256)
     __shared__ float shared[32];
     const int lane = threadIdx.x % GROUP, V = 8;
     const int64_t r = (int64_t)blockIdx.x * (256 / GROUP) + threadIdx.x / GROUP;
-    let_next_start();
-    after_previous();
     if (r >= rows) /* whole groups leave */
         return;
     float sum = 0, a[8], b[8];
@@ -47,15 +155,16 @@ static __global__ void __launch_bounds__(256)
 
 bool cuda_add_norm(struct backend *be, const struct step_add_norm *d)
 {
+    cudaStream_t s = cuda_of(be)->stream;
     bf16 *u = cuda_p<bf16>(d->u), *h = cuda_p<bf16>(d->h);
     const bf16 *x = cuda_p<bf16>(d->x), *y = cuda_p<bf16>(d->y), *w = cuda_p<bf16>(d->w);
     if (!cuda_fused(be) || be->act != DT_BF16 || d->rows < 1 || d->dim % 8 || d->dim > 1 << 20 || !all_aligned(u, h, x, y, w))
         return false;
     cuda_step_begin(be, "add_norm");
     if (d->dim <= 1024)
-        launch_after(be, add_norm_kernel<32>, dim3((unsigned)CEIL_DIV(d->rows, 8)), 256, 0, u, h, x, y, w, d->rows, d->dim, d->eps);
+        add_norm_kernel<32><<<(unsigned)CEIL_DIV(d->rows, 8), 256, 0, s>>>(u, h, x, y, w, d->rows, (int)d->dim, (float)d->eps);
     else
-        launch_after(be, add_norm_kernel<256>, dim3((unsigned)d->rows), 256, 0, u, h, x, y, w, d->rows, d->dim, d->eps);
+        add_norm_kernel<256><<<(unsigned)d->rows, 256, 0, s>>>(u, h, x, y, w, d->rows, (int)d->dim, (float)d->eps);
     cuda_step_end(be);
     return true;
 }
@@ -72,10 +181,8 @@ struct rope_put_args {
 };
 
 /* A unit: 8 pairs of a head of q or k, or 8 elements of v. */
-static __global__ void __launch_bounds__(128) rope_put_kernel(const rope_put_args a)
+static __global__ void __launch_bounds__(256) rope_put_kernel(const rope_put_args a)
 {
-    let_next_start();
-    after_previous();
     const int pairs = a.half / 8, nq = a.h * pairs, nk = a.g * pairs, nv = a.g * a.vdim / 8, per_row = nq + nk + nv;
     EACH(i, a.rows * per_row)
     {
@@ -126,7 +233,7 @@ bool cuda_rope_put(struct backend *be, const struct step_rope_put *d)
         return false;
     cuda_step_begin(be, "rope_put");
     const int64_t n = d->rows * ((d->h + d->g) * (d->kdim / 16) + d->g * d->vdim / 8);
-    launch_after(be, rope_put_kernel, dim3((unsigned)CEIL_DIV(n, (int64_t)128)), 128, 0, a);
+    rope_put_kernel LAUNCH(be, n)(a);
     cuda_step_end(be);
     return true;
 }
@@ -264,7 +371,7 @@ void cuda_replay_end(struct backend *be, struct view kept)
         drop(g);
 }
 
-bool cuda_fused(const struct backend *be)
+int cuda_fused(const struct backend *be)
 {
     return ((const struct cuda_backend *)be->impl)->fused;
 }
