@@ -2,7 +2,7 @@
  * What only decoding uses. A step over a few tokens is hundreds of small ops, so that the time between them counts. Every call below has
  * the value of the table ops named with it, and is those ops on a backend without something better; FLOPs and bytes are counted as theirs.
  *
- * CUDA has something better, off by default until it has been run on a device: with DASHLAB_CUDA_FUSED=1 the calls are single kernels for
+ * CUDA has something better, off by default until tests/device.sh has run with it on: with DASHLAB_CUDA_FUSED=1 the calls are single kernels for
  * bf16 and up to 16 rows (2: also products with more than 12288 outputs, which are cuBLASLt's else); with DASHLAB_CUDA_GRAPH=1 a step's
  * launches are recorded once and replayed.
  */
