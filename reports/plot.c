@@ -565,7 +565,8 @@ static void picture_key(const struct picture *f, struct str *s)
 static void picture_script(const struct picture *f, struct str *s)
 {
     size_t index = 0;
-    double note = f->note && *f->note ? 0.16 : 0, bottom = (0.42 + note) / f->height, top = 1 - 0.42 / f->height,
+    size_t lines = f->note && *f->note ? put_note(f->note, f->width, f->height, s) : 0;
+    double note = lines ? 0.06 + 0.1 * (double)lines : 0, bottom = (0.42 + note) / f->height, top = 1 - 0.42 / f->height,
            gap_y = (f->gap_y > 0 ? f->gap_y : 0.62) / f->height, gap_x = (f->gap_x > 0 ? f->gap_x : 0.75) / f->width;
     bool second = false, turned = false, titled = false, between = false;
     for (size_t k = 0; k < f->rows * f->cols; k++) {
@@ -584,11 +585,6 @@ static void picture_script(const struct picture *f, struct str *s)
     if (second)
         w = (right - left - 2 * gap_x * (double)(f->cols - 1)) / (double)f->cols;
     str_puts(s, "set termoption noenhanced\nunset grid\nset tics font \",7\"\nunset key\n");
-    if (note > 0) {
-        str_puts(s, "set label 1 ");
-        gp_string(s, f->note);
-        str_printf(s, " at screen 0.01, screen %.4f left tc rgb \"#555555\" font \",5\" noenhanced\n", 0.07 / f->height);
-    }
     picture_key(f, s);
     str_puts(s, "set multiplot\n");
     for (size_t k = 0; k < f->rows * f->cols; k++) {

@@ -23,20 +23,25 @@ static int init(void *ctx, const struct param *p, float *w, struct err *e)
     return 0;
 }
 
+static struct tok *tok_of(const struct tok_str tokens[VOCAB])
+{
+    struct tok *t = NULL;
+    CHECK_OK(tok_from_parts(
+        &t, &(struct tok_parts){.name = "planted", .tokens = tokens, .n_tokens = VOCAB, .pre = "gpt-2", .bos = -1, .eos = -1, .unk = -1},
+        e));
+    return t;
+}
+
 /* One printable character a token. */
 static struct tok *make_tok(void)
 {
     static char text[VOCAB];
     struct tok_str tokens[VOCAB];
-    struct tok *t = NULL;
     for (int i = 0; i < VOCAB; i++) {
         text[i] = (char)('!' + i);
         tokens[i] = (struct tok_str){&text[i], 1};
     }
-    CHECK_OK(tok_from_parts(
-        &t, &(struct tok_parts){.name = "characters", .tokens = tokens, .n_tokens = VOCAB, .pre = "gpt-2", .bos = -1, .eos = -1, .unk = -1},
-        e));
-    return t;
+    return tok_of(tokens);
 }
 
 static struct model *make_teacher(struct backend *be, struct tok *tok)
@@ -204,7 +209,6 @@ static struct tok *tok_for(const struct own_rule *r, const int32_t *ids)
 {
     static char text[VOCAB][40];
     struct tok_str tokens[VOCAB];
-    struct tok *t = NULL;
     for (int i = 0; i < VOCAB; i++) {
         bool good = false;
         for (int k = 0; k < PROMPTS; k++)
@@ -213,10 +217,7 @@ static struct tok *tok_for(const struct own_rule *r, const int32_t *ids)
         snprintf(text[i], sizeof text[i], "%s%c%c", good ? r->good : r->bad, 'a' + i / 26, 'a' + i % 26); /* all different */
         tokens[i] = (struct tok_str){text[i], strlen(text[i])};
     }
-    CHECK_OK(tok_from_parts(
-        &t, &(struct tok_parts){.name = "planted", .tokens = tokens, .n_tokens = VOCAB, .pre = "gpt-2", .bos = -1, .eos = -1, .unk = -1},
-        e));
-    return t;
+    return tok_of(tokens);
 }
 
 static void test_own_rules(struct world *w)
