@@ -28,7 +28,9 @@ struct cand {
 };
 struct tok_work {
     struct tok_work *next;
+    pthread_t user; /* the thread that had it last */
     const struct tok *t;
+    void *parts; /* tok_counter.c's */
     struct pretok_work *split;
     struct slot *slots;
     uint32_t n_slots;
@@ -102,6 +104,7 @@ void tok_works_free(struct tok_work *w)
     while (w) {
         struct tok_work *next = w->next;
         pretok_work_free(w->split);
+        free(w->parts);
         free(w->slots);
         str_free(&w->keys);
         tok_ids_free(&w->vals);
@@ -131,29 +134,49 @@ static int work_new(struct tok_work **out, const struct tok *t, struct err *e)
     return 0;
 }
 
-/* The lock guards the list of idle sets alone; everything else in *t is constant, so the cast takes no promise back. */
-static int work_take(const struct tok *t, struct tok_work **out, struct err *e)
+/*
+ * The thread's own set of the last time where it is idle: another's would have to come out of another core's cache, call by call. The lock
+ * guards the list of idle sets alone; everything else in *t is constant, so the cast takes no promise back.
+ */
+int tok_work_take(const struct tok *t, struct tok_work **out, struct err *e)
 {
     struct tok *m = (struct tok *)(uintptr_t)t;
+    pthread_t self = pthread_self();
     pthread_mutex_lock(&m->lock);
-    struct tok_work *w = m->idle;
-    if (w) {
-        m->idle = w->next;
-        w->next = NULL;
-    }
+    struct tok_work **at = &m->idle;
+    while (*at && !pthread_equal((*at)->user, self))
+        at = &(*at)->next;
+    if (!*at)
+        at = &m->idle;
+    struct tok_work *w = *at;
+    if (w)
+        *at = w->next;
     pthread_mutex_unlock(&m->lock);
+    if (!w)
+        TRY(work_new(&w, t, e));
+    w->next = NULL;
+    w->user = self;
     *out = w;
-    return w ? 0 : work_new(out, t, e);
+    return 0;
 }
 
-static void work_give(const struct tok *t, struct tok_work *w)
+void tok_work_give(struct tok_work *w, int rc)
 {
-    struct tok *m = (struct tok *)(uintptr_t)t;
+    struct tok *m = (struct tok *)(uintptr_t)w->t;
     w->out = NULL;
+    if (rc != 0) { /* a set whose strings ran out of memory would stay failed */
+        tok_works_free(w);
+        return;
+    }
     pthread_mutex_lock(&m->lock);
     w->next = m->idle;
     m->idle = w;
     pthread_mutex_unlock(&m->lock);
+}
+
+void **tok_work_parts(struct tok_work *w)
+{
+    return &w->parts;
 }
 
 static int emit(struct tok_work *w, const int32_t *ids, size_t n, struct err *e)
@@ -577,42 +600,51 @@ static int cut_normalised(struct tok_work *w, const char *p, size_t n, struct er
     return cut_added(w, &w->t->norm_set, p, n, plain, e);
 }
 
-static int run(const struct tok *t, const char *text, size_t n, bool parse_special, struct tok_ids *ids, int64_t *count, struct err *e)
+static int check_utf8(const char *text, size_t n, struct err *e)
 {
     bool ascii;
     size_t good = utf8_check(text, n, &ascii);
     if (good < n)
         return ERR(e, E_INPUT, "text is not UTF-8: byte 0x%02x at offset %zu of %zu", (uint8_t)text[good], good, n);
-    struct tok_work *w = NULL;
-    TRY(work_take(t, &w, e));
-    size_t had = ids ? ids->n : 0;
+    return 0;
+}
+
+static int run(struct tok_work *w, const char *text, size_t n, bool parse_special, struct tok_ids *ids, struct err *e)
+{
     w->out = ids;
     w->count = 0;
     w->parse_special = parse_special;
-    int rc = cut_added(w, &t->raw_set, text, n, cut_normalised, e);
-    if (rc != 0 && ids)
-        ids->n = had;
-    *count = w->count;
-    /* A set whose strings ran out of memory would stay failed. */
-    if (rc != 0)
-        tok_works_free(w);
-    else
-        work_give(t, w);
-    return rc;
+    return cut_added(w, &w->t->raw_set, text, n, cut_normalised, e);
 }
 
 int tok_encode(const struct tok *t, const char *text, size_t n, bool parse_special, struct tok_ids *ids, struct err *e)
 {
-    int64_t count;
-    return run(t, text, n, parse_special, ids, &count, e);
+    struct tok_work *w;
+    TRY(check_utf8(text, n, e));
+    TRY(tok_work_take(t, &w, e));
+    size_t had = ids->n;
+    int rc = run(w, text, n, parse_special, ids, e);
+    if (rc != 0)
+        ids->n = had;
+    tok_work_give(w, rc);
+    return rc;
+}
+
+int tok_work_count(struct tok_work *w, const char *text, size_t n, bool parse_special, int64_t *count, struct err *e)
+{
+    TRY(check_utf8(text, n, e));
+    TRY(run(w, text, n, parse_special, NULL, e));
+    *count = w->count;
+    return 0;
 }
 
 int tok_count(const struct tok *t, const char *text, size_t n, bool parse_special, int64_t *count, struct err *e)
 {
-    int64_t c = 0;
-    TRY(run(t, text, n, parse_special, NULL, &c, e));
-    *count = c;
-    return 0;
+    struct tok_work *w;
+    TRY(tok_work_take(t, &w, e));
+    int rc = tok_work_count(w, text, n, parse_special, count, e);
+    tok_work_give(w, rc);
+    return rc;
 }
 
 /* ---- decoding and facts ---- */

@@ -1,8 +1,9 @@
 #include "model/tok_counter.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "model/tok_int.h"
 
 /* Parts shorter than MIN_PART are joined to the next one. A full table is emptied: new texts have other parts. */
 enum { SLOTS = 1 << 14, FILL = SLOTS / 4 * 3, MIN_PART = 48 };
@@ -11,16 +12,15 @@ struct part {
     uint64_t a, b; /* both 0: empty */
     int64_t count;
 };
+/* One for each of the tokenizer's sets of scratch memory, so for each thread. */
 struct table {
-    struct table *next;
     int used;
+    bool parse_special; /* what the counts were made with */
     struct part slot[SLOTS];
 };
 struct tok_counter {
     const struct tok *t;
     bool parse_special, whole;
-    pthread_mutex_t lock;
-    struct table *idle; /* tables that no thread uses now */
 };
 
 /* No added token may reach over a cut: in the vocabulary proper spaces and newlines are spelled otherwise. */
@@ -45,42 +45,27 @@ int tok_counter_open(struct tok_counter **out, const struct tok *t, bool parse_s
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         c->whole &= strcmp(tok_family(t), known[i]) != 0;
     c->whole |= reaches_over(t);
-    pthread_mutex_init(&c->lock, NULL);
     *out = c;
     return 0;
 }
 
 void tok_counter_close(struct tok_counter *c)
 {
-    if (!c)
-        return;
-    while (c->idle) {
-        struct table *next = c->idle->next;
-        free(c->idle);
-        c->idle = next;
-    }
-    pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
-static struct table *take(struct tok_counter *c, struct err *e)
+/* The set's table, made or emptied where need be. */
+static int table_of(const struct tok_counter *c, struct tok_work *w, struct table **out, struct err *e)
 {
-    pthread_mutex_lock(&c->lock);
-    struct table *t = c->idle;
-    if (t)
-        c->idle = t->next;
-    pthread_mutex_unlock(&c->lock);
-    if (!t && !(t = calloc(1, sizeof *t)))
-        err_nomem(e, sizeof *t, "token counts");
-    return t;
-}
-
-static void give(struct tok_counter *c, struct table *t)
-{
-    pthread_mutex_lock(&c->lock);
-    t->next = c->idle;
-    c->idle = t;
-    pthread_mutex_unlock(&c->lock);
+    void **parts = tok_work_parts(w);
+    struct table *t = *parts;
+    if (!t && !(t = *parts = calloc(1, sizeof *t)))
+        return err_nomem(e, sizeof *t, "token counts");
+    if (t->used && t->parse_special != c->parse_special)
+        memset(t, 0, sizeof *t);
+    t->parse_special = c->parse_special;
+    *out = t;
+    return 0;
 }
 
 static bool letter(char c)
@@ -124,7 +109,7 @@ static void hash(const char *p, size_t n, uint64_t *a, uint64_t *b)
     *b = (y * 0xE7037ED1A0B428DBull) | 1;
 }
 
-static int count_part(struct tok_counter *c, struct table *t, const char *p, size_t n, int64_t *count, struct err *e)
+static int count_part(struct tok_work *w, struct table *t, const char *p, size_t n, int64_t *count, struct err *e)
 {
     uint64_t a, b;
     int64_t k = 0;
@@ -136,10 +121,11 @@ static int count_part(struct tok_counter *c, struct table *t, const char *p, siz
             return 0;
         }
     }
-    TRY(tok_count(c->t, p, n, c->parse_special, &k, e));
+    TRY(tok_work_count(w, p, n, t->parse_special, &k, e));
     *count += k;
     if (t->used == FILL) {
-        memset(t, 0, sizeof *t);
+        t->used = 0;
+        memset(t->slot, 0, sizeof t->slot);
         i = (size_t)(a ^ b >> 32) & (SLOTS - 1);
     }
     t->slot[i] = (struct part){a, b, k};
@@ -151,16 +137,17 @@ int tok_counter_count(struct tok_counter *c, const char *text, size_t n, int64_t
 {
     if (c->whole)
         return tok_count(c->t, text, n, c->parse_special, count, e);
-    struct table *t = take(c, e);
+    struct tok_work *w;
+    struct table *t = NULL;
     int64_t sum = 0;
-    int rc = t ? 0 : -1;
+    TRY(tok_work_take(c->t, &w, e));
+    int rc = table_of(c, w, &t, e);
     for (size_t at = 0; rc == 0 && at < n;) {
         size_t to = next_cut(text, n, at);
-        rc = count_part(c, t, text + at, to - at, &sum, e);
+        rc = count_part(w, t, text + at, to - at, &sum, e);
         at = to;
     }
-    if (t)
-        give(c, t);
+    tok_work_give(w, rc);
     if (rc == 0)
         *count = sum;
     return rc;

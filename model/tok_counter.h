@@ -5,7 +5,7 @@
  * other white space stands before the newline; (b) before a space between one of . ! ? and an ASCII letter. No rule's piece crosses such a
  * place (letters take along the space or the mark before them, never both; marks end at a space; white space here is one character, so what
  * follows it is not looked at), nothing composes over it under NFC, and no added token holds a space or a newline. Other split rules, and
- * tokenizers with such an added token: the whole text is counted.
+ * tokenizers with such an added token: the whole text is counted. What is remembered stays with the tokenizer, a table for each thread.
  */
 #ifndef MODEL_TOK_COUNTER_H
 #define MODEL_TOK_COUNTER_H

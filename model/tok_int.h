@@ -93,6 +93,11 @@ int tok_json_load(struct tok *t, const struct jdoc *d, struct err *e);
 int tok_json_vocab(struct tok *t, const json_t *vocab, struct err *e);
 /* {"content", "special", "lstrip", "rstrip", "single_word", "normalized"} */
 int tok_json_added(struct tok *t, const struct jdoc *d, const json_t *o, const char *where, int64_t id, struct err *e);
+/* One set of scratch memory and of cached pieces, for many counts in a row; goes back with the calls' result (0, or it is dropped). */
+int tok_work_take(const struct tok *t, struct tok_work **out, struct err *e);
+void tok_work_give(struct tok_work *w, int rc);
+int tok_work_count(struct tok_work *w, const char *text, size_t n, bool parse_special, int64_t *count, struct err *e);
+void **tok_work_parts(struct tok_work *w); /* memory of tok_counter.c that stays with the set; freed with it */
 /* A list. */
 void tok_works_free(struct tok_work *w);
 

@@ -105,6 +105,16 @@ static void check(const char *path, struct pool *pool)
     CHECK_OK(tok_counter_count(j.c, "", 0, &b, e));
     CHECK_EQ_I(b, 0);
     CHECK_ERR(tok_counter_count(j.c, "a\xff", 2, &b, e), E_INPUT, "UTF-8");
+    /* two counters of one tokenizer in turns: what special tokens count for in one is not what they count for in the other */
+    struct tok_counter *plain = NULL;
+    CHECK_OK(tok_counter_open(&plain, t, false, e));
+    for (int i = 0; plain && i < 4; i++) {
+        static const char text[] = "What follows is one token. Or <|endoftext|> is several of them.\nIt depends on <|endoftext|>.";
+        CHECK_OK(tok_count(t, text, sizeof text - 1, i % 2, &a, e));
+        CHECK_OK(tok_counter_count(i % 2 ? j.c : plain, text, sizeof text - 1, &b, e));
+        CHECK_EQ_I(a, b);
+    }
+    tok_counter_close(plain);
     str_free(&s);
     tok_counter_close(j.c);
     tok_free(t);
