@@ -18,6 +18,11 @@ static inline size_t cur_left(const struct cur *c)
 {
     return c->len - c->pos;
 }
+/* The next byte, not taken; -1 at the end. For texts, where the end is found by looking. */
+static inline int cur_peek(const struct cur *c)
+{
+    return c->pos < c->len ? c->p[c->pos] : -1;
+}
 uint8_t cur_u8(struct cur *c);
 uint16_t cur_u16(struct cur *c);
 uint32_t cur_u32(struct cur *c);

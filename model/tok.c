@@ -653,7 +653,7 @@ bool tok_bytes(const struct tok *t, int32_t id, const char **p, size_t *n)
 {
     if (id < 0 || id >= t->n_ids || t->text[id].off == UINT32_MAX)
         return false;
-    *p = str_c(&t->raw) + t->bytes[id].off;
+    *p = t->raw + t->bytes[id].off;
     *n = t->bytes[id].len;
     return true;
 }

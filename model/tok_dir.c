@@ -186,6 +186,14 @@ static int config_added(struct tok *t, const char *dir, bool *found, struct err 
     return rc;
 }
 
+/* The line at p; *next is behind its end. */
+static size_t line_at(const char *p, const char *end, const char **next)
+{
+    const char *nl = memchr(p, '\n', (size_t)(end - p)), *stop = nl ? nl : end;
+    *next = nl ? nl + 1 : end;
+    return (size_t)(stop - p) - (stop > p && stop[-1] == '\r');
+}
+
 static int read_merges(struct tok *t, const char *path, struct err *e)
 {
     struct str s = STR_INIT;
@@ -193,26 +201,22 @@ static int read_merges(struct tok *t, const char *path, struct err *e)
         str_free(&s);
         return -1;
     }
+    enum { AHEAD = 8 };
     bool ascii;
-    const char *p = str_c(&s), *end = p + s.len;
+    const char *p = str_c(&s), *end = p + s.len, *soon = p, *next;
     size_t lines = 0;
     int rc = utf8_check(p, s.len, &ascii) == s.len ? 0 : ERR(e, E_INPUT, "%s: is not UTF-8", path);
     for (const char *q = p; q < end; q++)
         lines += *q == '\n';
     if (rc == 0)
         rc = tokb_merges(t, lines + 1, e);
-    for (uint32_t rank = 0, line = 1; p < end && rc == 0; line++) {
-        const char *nl = memchr(p, '\n', (size_t)(end - p)), *stop = nl ? nl : end;
-        const char *next = nl ? nl + 1 : end;
-        if (stop > p && stop[-1] == '\r')
-            stop--;
-        bool version = line == 1 && stop - p >= 8 && !memcmp(p, "#version", 8);
-        if (!version && !(stop == p && next == end)) {
-            rc = tokb_merge_line(t, rank++, p, (size_t)(stop - p), e);
-            if (rc != 0)
-                err_wrap(e, "%s:%" PRIu32, path, line);
-        }
-        p = next;
+    for (size_t line = 1, said = 1; p < end && rc == 0; line++, p = next) {
+        for (; said < line + AHEAD && soon < end; said++, soon = next)
+            tokb_merge_line_soon(t, soon, line_at(soon, end, &next));
+        size_t n = line_at(p, end, &next);
+        bool version = line == 1 && n >= 8 && !memcmp(p, "#version", 8);
+        if (!version && !(n == 0 && next == end) && tokb_merge_line(t, p, n, e) != 0)
+            rc = err_wrap(e, "%s:%zu", path, line);
     }
     str_free(&s);
     return rc;
@@ -222,7 +226,6 @@ static int load_pair(struct tok *t, const char *dir, const char *rule, struct er
 {
     char vocab[1024], merges[1024];
     struct str s = STR_INIT;
-    struct jdoc d = {0};
     path_join(vocab, dir, "vocab.json");
     path_join(merges, dir, "merges.txt");
     int rc = file_read(vocab, MAX_TOKENIZER_BYTES, &s, e) != 0 || sha256_buf(str_c(&s), s.len, t->file_sha, e) != 0 ? -1 : 0;
@@ -234,8 +237,7 @@ static int load_pair(struct tok *t, const char *dir, const char *rule, struct er
         rc = ERR(e, E_USAGE, "'%s' is not a vocabulary known here (sha256 %s): give its split rule with --pretok NAME, one of %s", vocab,
                  t->file_sha, pretok_family_list());
     if (rc == 0)
-        rc = jdoc_parse(&d, vocab, str_c(&s), s.len, e) != 0 || tok_json_vocab(t, d.root, e) != 0 ? -1 : 0;
-    jdoc_free(&d);
+        rc = tok_vocab_text(t, vocab, str_c(&s), s.len, e);
     str_free(&s);
     if (rc != 0)
         return -1;

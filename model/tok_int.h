@@ -37,15 +37,20 @@ struct tok_set {
 struct tok_work;
 struct tok {
     char name[256];
-    struct str texts, raw; /* spellings, and the bytes they decode to */
+    struct str texts; /* spellings */
+    char *raw;        /* the bytes they decode to */
     struct tok_span *text, *bytes;
     uint8_t *flags;
     int32_t n_ids, cap_ids, n_tokens;
-    uint32_t *vslot; /* hash of spellings: id + 1 */
+    uint32_t *vslot; /* hash of spellings: id + 1, and bits of the hash above it */
     uint32_t vmask;
     struct tok_merge *mslot;
-    uint32_t mmask, n_merges;
-    struct sha256 merge_sha;  /* over the pairs of ids in order; open while building */
+    uint32_t mmask;
+    struct tok_pair {
+        int32_t a, b;
+    } * pairs;       /* the merges by rank, while building; NULL then */
+    int32_t *merged; /* the ids they give */
+    size_t n_merges, cap_merges;
     int32_t byte_id[256];     /* -1: no token */
     int32_t fallback[256][2]; /* tokens <0xXX> for a byte without token; [0] -1: none */
     int32_t unk, bos, eos;
@@ -77,20 +82,22 @@ int tokb_reserve(struct tok *t, size_t n_hint, struct err *e);
 /* A token of the model. Twice the same id or the same text is E_INPUT. */
 int tokb_token(struct tok *t, int64_t id, const char *p, size_t n, struct err *e);
 int tokb_put(struct tok *t, int64_t id, const char *p, size_t n, int flags, struct err *e); /* with its TF_ flags */
-/* After all tokens. */
+/* After all tokens: room for n merges; then these, by rank. */
 int tokb_merges(struct tok *t, size_t n, struct err *e);
-int tokb_merge(struct tok *t, uint32_t rank, const char *a, size_t na, const char *b, size_t nb, struct err *e);
+int tokb_merge(struct tok *t, const char *a, size_t na, const char *b, size_t nb, struct err *e);
 /* "a b"; exactly one space. */
-int tokb_merge_line(struct tok *t, uint32_t rank, const char *p, size_t n, struct err *e);
+int tokb_merge_line(struct tok *t, const char *p, size_t n, struct err *e);
+/* Said some merges before: fetches what that line will look for. */
+void tokb_merge_line_soon(const struct tok *t, const char *p, size_t n);
 /* In the vocabulary under the same id, or new. */
 int tokb_added(struct tok *t, int64_t id, const char *p, size_t n, const struct tok_added *flags, struct err *e);
 /* split, nfc, unk and the rest are set by then. Makes the tables for encoding, the decoded bytes and the identity. */
 int tokb_finish(struct tok *t, struct err *e);
 
+/* vocab.json, n bytes of text, straight into the tables: {"token": id, ..} and nothing else. name is shown with line and column. */
+int tok_vocab_text(struct tok *t, const char *name, const char *text, size_t n, struct err *e);
 /* A whole tokenizer.json, up to tokb_finish. */
 int tok_json_load(struct tok *t, const struct jdoc *d, struct err *e);
-/* {"token": id, ..} */
-int tok_json_vocab(struct tok *t, const json_t *vocab, struct err *e);
 /* {"content", "special", "lstrip", "rstrip", "single_word", "normalized"} */
 int tok_json_added(struct tok *t, const struct jdoc *d, const json_t *o, const char *where, int64_t id, struct err *e);
 /* One set of scratch memory and of cached pieces, for many counts in a row; goes back with the calls' result (0, or it is dropped). */

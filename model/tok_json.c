@@ -32,7 +32,7 @@ static int must_be_off(const struct jdoc *d, const json_t *o, const char *where,
 
 /* ---- model ---- */
 
-int tok_json_vocab(struct tok *t, const json_t *vocab, struct err *e)
+static int json_vocab(struct tok *t, const json_t *vocab, struct err *e)
 {
     if (!json_is_object(vocab))
         return ERR(e, E_INPUT, "%s: vocabulary: expected an object of token: id", t->name);
@@ -59,9 +59,9 @@ static int json_merges(struct tok *t, const json_t *model, struct err *e)
     for (size_t i = 0; i < n; i++) {
         const json_t *m = json_array_get(merges, i), *a = json_array_get(m, 0), *b = json_array_get(m, 1);
         if (json_is_string(m))
-            TRY(tokb_merge_line(t, (uint32_t)i, json_string_value(m), json_string_length(m), e));
+            TRY(tokb_merge_line(t, json_string_value(m), json_string_length(m), e));
         else if (json_array_size(m) == 2 && json_is_string(a) && json_is_string(b))
-            TRY(tokb_merge(t, (uint32_t)i, json_string_value(a), json_string_length(a), json_string_value(b), json_string_length(b), e));
+            TRY(tokb_merge(t, json_string_value(a), json_string_length(a), json_string_value(b), json_string_length(b), e));
         else
             return ERR(e, E_INPUT, "%s: model.merges[%zu]: expected \"a b\" or [\"a\", \"b\"]", t->name, i);
     }
@@ -87,7 +87,7 @@ static int json_model(struct tok *t, const struct jdoc *d, struct err *e)
     TRY(jget_bool_opt(d, m, "model", "fuse_unk", &t->fuse_unk, e));
     TRY(jget_bool_opt(d, m, "model", "byte_fallback", &t->byte_fallback, e));
     TRY(jget_bool_opt(d, m, "model", "ignore_merges", &t->ignore_merges, e));
-    TRY(tok_json_vocab(t, json_object_get(m, "vocab"), e));
+    TRY(json_vocab(t, json_object_get(m, "vocab"), e));
     TRY(json_merges(t, m, e));
     TRY(jget_str_opt(d, m, "model", "unk_token", &unk, e));
     if (unk && (t->unk = tok_find(t, unk, strlen(unk), TF_VOCAB)) < 0)

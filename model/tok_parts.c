@@ -42,7 +42,7 @@ static int from_parts(struct tok *t, const struct tok_parts *p, struct err *e)
         TRY(part_token(t, p, (int32_t)i, e));
     TRY(tokb_merges(t, p->n_merges, e));
     for (size_t i = 0; i < p->n_merges; i++)
-        TRY(tokb_merge_line(t, (uint32_t)i, p->merges[i].p, p->merges[i].n, e));
+        TRY(tokb_merge_line(t, p->merges[i].p, p->merges[i].n, e));
     TRY(check_id(t, "bos", p->bos, e));
     TRY(check_id(t, "eos", p->eos, e));
     TRY(check_id(t, "unk", p->unk, e));

@@ -49,6 +49,7 @@ reader safetensors model/st.c
 reader gguf model/gguf.c model/gguf_quant.c model/cfg_gguf.c model/tok_open.c model/tok_parts.c
 reader config_json model/cfg_read.c model/cfg_fla.c
 reader tokenizer_json model/tok_json.c model/tok_build.c
+reader vocab_json model/tok_vocab.c
 reader manifest experiments/manifest.c
 reader shard model/shard.c
 reader json core/jread.c

@@ -162,6 +162,126 @@ static void generated(const char *dir)
     tok_free(t);
 }
 
+/* vocab.json of these bytes beside a merges.txt. */
+static int try_vocab(const char *dir, const char *vocab, size_t n, const char *merges, struct tok **t, struct err *e)
+{
+    char path[1024];
+    TRY(file_write(path_join(path, dir, "vocab.json"), vocab, n, e));
+    TRY(file_write(path_join(path, dir, "merges.txt"), merges, strlen(merges), e));
+    return tok_load(t, dir, "gpt2", e);
+}
+
+/* What is wrong with a vocab.json is said with its place and the value seen. */
+static void vocab_refused(const char *dir)
+{
+    static const char *const bad[][2] = {
+        {"", "vocab.json:1:1: expected '{': an object of \"token\": id, found the end of the file"},
+        {"[1]", ":1:1: expected '{': an object of \"token\": id, found '['"},
+        {"\xef\xbb\xbf{}", ":1:1: expected '{': an object of \"token\": id, found byte 0xef"},
+        {"{", ":1:2: expected a token in double quotes, found the end of the file"},
+        {"{\"a\":0", ":1:7: expected ',' or '}' behind an id, found the end of the file"},
+        {"{\"a\":0,\n\n \"b", ":3:2: the file ends inside the token that begins here"},
+        {"{\"a\":0,\"b\\", ":1:11: expected one of \"\\/bfnrtu after '\\', found the end of the file"},
+        {"{\"a\"", ":1:5: expected ':' between a token and its id, found the end of the file"},
+        {"{\"a\":", ":1:6: expected the token's id, an integer, found the end of the file"},
+        {"{\"a\":0,}", ":1:8: expected a token in double quotes, found '}'"},
+        {"{,\"a\":0}", ":1:2: expected a token in double quotes, found ','"},
+        {"{\"a\":0 \"b\":1}", ":1:8: expected ',' or '}' behind an id, found '\"'"},
+        {"{\"a\":0}x", ":1:8: expected the end of the file behind the object, found 'x'"},
+        {"{\"a\":0}{\"b\":1}", ":1:8: expected the end of the file"},
+        {"{a:0}", ":1:2: expected a token in double quotes, found 'a'"},
+        {"{\"\xc3\xa9\\x\":0}", ":1:5: expected one of \"\\/bfnrtu after '\\', found 'x'"},
+        {"{\"\\u12g4\":0}", ":1:7: expected four hexadecimal digits after '\\u', found 'g'"},
+        {"{\"\\u:123\":0}", ":1:5: expected four hexadecimal digits after '\\u', found ':'"},
+        {"{\"\\u@123\":0}", ":1:5: expected four hexadecimal digits after '\\u', found '@'"},
+        {"{\"\\ud83d\":0}", ":1:3: escape '\\ud83d' is half of a surrogate pair"},
+        {"{\"\\ude00\":0}", ":1:3: escape '\\ude00' is half of a surrogate pair"},
+        {"{\"\\ud83d\\n\":0}", ":1:3: escape '\\ud83d' is half of a surrogate pair"},
+        {"{\"\\ud83d\\u0041\":0}", ":1:3: escape '\\ud83d' is half of a surrogate pair"},
+        {"{\"\\ud83d\\ud83d\":0}", ":1:3: escape '\\ud83d' is half of a surrogate pair"},
+        {"{\"a\\u0000\":0}", ":1:4: escape '\\u0000': a token cannot hold a zero byte"},
+        {"{\"a\tb\":0}", ":1:4: byte 0x09 inside a token"},
+        {"{\"\xc3\":0}", ":1:3: byte 0xc3 is not UTF-8"},
+        {"{\"a\":0,\n\"\xed\xa0\x80\":1}", ":2:2: byte 0xed is not UTF-8"},
+        {"{\"\xc0\xaf\":0}", ":1:3: byte 0xc0 is not UTF-8"},
+        {"{\"a\":\"0\"}", ":1:6: the id of 'a' is a string, expected an integer"},
+        {"{\"a\":{\"b\":1}}", ":1:6: the id of 'a' is an object, expected an integer"},
+        {"{\"a\":[0]}", ":1:6: the id of 'a' is an array, expected an integer"},
+        {"{\"a\":null}", ":1:6: the id of 'a' is true, false or null, expected an integer"},
+        {"{\"a\":1.0}", ":1:6: the id of 'a' has a fraction or an exponent, expected an integer"},
+        {"{\"a\":1e3}", ":1:6: the id of 'a' has a fraction or an exponent, expected an integer"},
+        {"{\"a\":01}", ":1:6: the id of 'a' begins with a zero"},
+        {"{\"a\":-}", ":1:7: expected the token's id, an integer, found '}'"},
+        {"{\"a\":+1}", ":1:6: expected the token's id, an integer, found '+'"},
+        {"{\"a\":-1}", ":1:2: "},
+        {"{\"a\":-1}", "token 'a' has id -1 (limit 0..2097151)"},
+        {"{\"a\":0,\"b\":2097152}", ":1:8: "},
+        {"{\"a\":0,\"b\":2097152}", "token 'b' has id 2097152 (limit 0..2097151)"},
+        {"{\"a\":18446744073709551616}", ":1:6: the id of 'a' is 18446744073709551616 (limit 0..2097151)"},
+        {"{\"a\":0,\n  \"b\":0}", ":2:3: "},
+        {"{\"a\":0,\n  \"b\":0}", "id 0 belongs to two tokens, 'a' and 'b'"},
+        {"{\"a\":0,\"\\u0061\":1}", ":1:8: "},
+        {"{\"a\":0,\"\\u0061\":1}", "token 'a' stands twice, with ids 0 and 1"},
+        {"{\"\\u001b[2J\":-7}", "token '?[2J' has id -7"},
+        {" {} ", "the vocabulary is empty"},
+    };
+    struct tok *t = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        CHECK_ERR(try_vocab(dir, bad[i][0], strlen(bad[i][0]), "", &t, e), E_INPUT, bad[i][1]);
+    CHECK_ERR(try_vocab(dir, "{\"a\0b\":0}", 9, "", &t, e), E_INPUT, ":1:4: byte 0x00 inside a token");
+    CHECK_ERR(try_vocab(dir, "{\"a\":0}\0", 8, "", &t, e), E_INPUT, ":1:8: expected the end of the file");
+    CHECK_ERR(try_vocab(dir, "{\"a\":0,\"b\":1}", 13, "a b\n", &t, e), E_INPUT, "merges.txt:1: ");
+    CHECK_ERR(try_vocab(dir, "{\"a\":0,\"b\":1}", 13, "a b\n", &t, e), E_INPUT, "merge 0 uses 'ab', which is not in the vocabulary");
+    CHECK_ERR(try_vocab(dir, "{\"a\":0,\"ab\":1}", 14, "a b\n", &t, e), E_INPUT, "merge 0 uses 'b', which is not in the vocabulary");
+}
+
+/* White space, every escape, ids in any order and with holes; merges whose results do not follow one another. */
+static void vocab_read(const char *dir)
+{
+    static const char vocab[] = " {\t\"a\" :7,\r\n\"b\":\t-0 , \"ab\":9,"
+                                "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\":2,\"\\u00e9\\uD83D\\ude00\\uABCD\":3,"
+                                "\"aba\":4,\"\xc3\xa9\x7f\":20,\"\":21}\n";
+    static const struct {
+        const char *text;
+        int32_t id;
+    } want[] = {{"a", 7}, {"b", 0}, {"ab", 9}, {"\"\\/\b\f\n\r\t", 2}, {"\xc3\xa9\xf0\x9f\x98\x80\xea\xaf\x8d", 3}, {"aba", 4},
+                {"\xc3\xa9\x7f", 20}, {"", 21}, {"aa", -1}};
+    struct tok *t = NULL;
+    CHECK_OK(try_vocab(dir, vocab, sizeof vocab - 1, "ab a\na b\n", &t, e));
+    if (!t)
+        return;
+    for (size_t i = 0; i < ARRAY_LEN(want); i++)
+        CHECK_EQ_I(tok_id(t, want[i].text), want[i].id);
+    CHECK_EQ_I(tok_vocab_size(t), 22);
+    CHECK(!tok_text(t, 1, &(const char *){0}, &(size_t){0}) && !tok_text(t, 19, &(const char *){0}, &(size_t){0}));
+    check_ids(t, "abab", (int32_t[]){4, 0}, 2); /* a b has the higher rank, but "ab a" needs it first */
+    tok_free(t);
+}
+
+/* Many more tokens than vocab.json made room for. */
+static void vocab_grows(const char *dir)
+{
+    enum { ADDED = 3000 };
+    char path[1024], name[32];
+    struct str s = STR_INIT;
+    struct tok *t = NULL;
+    str_puts(&s, "{\"added_tokens_decoder\":{");
+    for (int i = 0; i < ADDED; i++)
+        str_printf(&s, "%s\"%d\":{\"content\":\"<added %d>\",\"special\":true}", i ? "," : "", 10 + i, i);
+    str_puts(&s, "}}");
+    CHECK_OK(file_write(path_join(path, dir, "tokenizer_config.json"), s.p, s.len, e));
+    str_free(&s);
+    CHECK_OK(try_vocab(dir, "{\"a\":0,\"b\":1,\"ab\":2}", 20, "a b\n", &t, e));
+    int wrong = 0;
+    for (int i = 0; t && i < ADDED; i++) {
+        snprintf(name, sizeof name, "<added %d>", i);
+        wrong += tok_id(t, name) != 10 + i;
+    }
+    CHECK_EQ_I(wrong, 0);
+    CHECK(t && tok_id(t, "ab") == 2 && tok_id(t, "<added 3000>") == -1 && tok_vocab_size(t) == 10 + ADDED);
+    tok_free(t);
+}
+
 int main(void)
 {
     char dir[] = "/tmp/dashlab-tok-XXXXXX";
@@ -187,6 +307,9 @@ int main(void)
     tok_free(t);
     CHECK_OK(file_write(path_join(path, dir, "merges.txt"), "a b\nb  a\n", 9, e));
     CHECK_ERR(tok_load(&(struct tok *){0}, dir, "qwen2", e), E_INPUT, "merges.txt:2: ");
+    vocab_refused(dir);
+    vocab_read(dir);
+    vocab_grows(dir);
     CHECK_OK(remove_tree(dir, e));
     return test_end();
 }
