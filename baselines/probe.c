@@ -193,7 +193,7 @@ static int make_ruler(const struct probe *p, const struct select_input *in, stru
     struct ruler_res res = {0};
     struct str out = STR_INIT;
     struct tok *t = in->teacher->tok;
-    int rc = ruler_res_load(&res, in->probe.data_dir, NULL, "2.2.0", e);
+    int rc = ruler_res_load(&res, &(struct ruler_sources){.data_dir = in->probe.data_dir}, e);
     if (rc == 0) {
         struct gen g = {.task = &p->ruler, .res = &res, .counter = {count_tokens, t}, .compact = true, .before = "", .after = "",
                         .max_len = in->probe.length, .seed = (int64_t)(in->seed & 0xffffffffu)};

@@ -66,11 +66,26 @@ static int options_of(const struct gen_args *g, const struct common *c, struct r
     return 0;
 }
 
+/* The tokenizer of a call. */
+struct gen_tok {
+    const struct gen_args *g;
+    struct tok *tok;
+    struct ruler_tokens tokens;
+};
+
+static int gen_tok_open(void *ctx, struct ruler_gen_opts *o, struct err *e)
+{
+    struct gen_tok *t = ctx;
+    TRY(tok_load(&t->tok, t->g->tokenizer, t->g->pretok, e));
+    o->tokenizer_name = tok_family(t->tok);
+    o->tokenizer_sha256 = tok_sha256(t->tok);
+    return ruler_tokens_open(&t->tokens, t->tok, t->g->flavour, &o->counter, e);
+}
+
 static int gen_make(const struct gen_args *g, const struct common *c, struct err *e)
 {
     struct ruler_gen_opts o;
-    struct tok *tok = NULL;
-    struct ruler_tokens tokens = {0};
+    struct gen_tok t = {.g = g};
     int64_t lengths[RULER_MAX_LENGTHS];
     char dir[1024];
     TRY(options_of(g, c, &o, lengths, dir, e));
@@ -78,16 +93,14 @@ static int gen_make(const struct gen_args *g, const struct common *c, struct err
         o.counter = (struct ruler_counter){ruler_bytes4_count, NULL};
         o.tokenizer_name = "bytes4";
     } else {
-        TRY(tok_load(&tok, g->tokenizer, g->pretok, e));
-        o.tokenizer_name = tok_family(tok);
-        o.tokenizer_sha256 = tok_sha256(tok);
+        o.open = gen_tok_open;
+        o.open_ctx = &t;
     }
-    int rc = tok ? ruler_tokens_open(&tokens, tok, g->flavour, &o.counter, e) : 0;
-    rc = rc ? rc : pool_open(&o.pool, (int)c->threads, e);
-    rc = rc ? rc : ruler_gen(&o, g->out, e);
+    TRY(pool_open(&o.pool, (int)c->threads, e));
+    int rc = ruler_gen(&o, g->out, e);
     pool_close(o.pool);
-    ruler_tokens_close(&tokens);
-    tok_free(tok);
+    ruler_tokens_close(&t.tokens);
+    tok_free(t.tok);
     if (rc == 0 && c->json)
         printf("{\"out\": \"%s\", \"flavour\": \"%s\", \"samples\": %" PRId64 "}\n", g->out, g->flavour, g->samples);
     else if (rc == 0)

@@ -41,7 +41,18 @@ struct ruler_res {
         char sha[65];
     } qa[2]; /* qa_1 (SQuAD), qa_2 (HotpotQA); docs.n = 0: not loaded */
 };
-int ruler_res_load(struct ruler_res *r, const char *data_dir, const char *essays, const char *wonderwords, struct err *e);
+/* What ruler_res_load reads; data_dir is needed, paths that are NULL are left out or have a default. */
+struct ruler_sources {
+    const char *data_dir;
+    const char *essays, *wonderwords; /* as in ruler_gen_opts */
+    const char *words;                /* english_words.json: an object whose values are the words */
+    const char *qa[2];                /* as ruler_qa_load takes them */
+    int (*also)(void *ctx, struct err *e); /* something of the caller's to be done at the same time, or NULL */
+    void *also_ctx;
+    struct pool *pool; /* reads side by side; NULL = one after the other */
+};
+/* Several files may be bad: the first error in a fixed order is reported. Free *r also after an error. */
+int ruler_res_load(struct ruler_res *r, const struct ruler_sources *s, struct err *e);
 void ruler_res_free(struct ruler_res *r);
 int64_t ruler_words_count(const struct ruler_res *r);
 void ruler_word(const struct ruler_res *r, int64_t i, struct str *out);
@@ -62,8 +73,6 @@ void splits_free(struct splits *s);
 int ruler_essay(const struct ruler_res *r, struct splits *s, int64_t n, const struct split_cache **out, struct err *e);
 /* E_INPUT for an empty file and for what a server answers in place of a file. */
 int ruler_not_html(const char *path, struct err *e);
-/* english_words.json: an object whose values are the words. */
-int ruler_english_load(struct ruler_res *r, const char *path, struct err *e);
 /* which 0: SQuAD 2.0's JSON; 1: HotpotQA's (context as pairs, or as the columns of the Hugging Face form). */
 int ruler_qa_load(struct ruler_res *r, int which, const char *path, struct err *e);
 void ruler_qa_free(struct ruler_qa *q);

@@ -32,6 +32,7 @@ const char *const *ruler_task_names(void)
 }
 
 struct job {
+    struct ruler_gen_opts opts; /* with what `open` set */
     const struct ruler_gen_opts *o;
     bool compact, harness;
     struct task_set set;
@@ -500,14 +501,15 @@ static int make_task(struct job *j, const struct ruler_task *t, struct splits *s
 }
 
 /* Tasks that can be made side by side. */
+struct item {
+    size_t task;
+    int rc;
+    struct err err;
+    struct ruler_timing timing;
+};
 struct batch {
     struct job *j;
-    struct item {
-        size_t task;
-        int rc;
-        struct err err;
-        struct ruler_timing timing;
-    } item[RULER_MAX_TASKS];
+    struct item item[RULER_MAX_TASKS];
     size_t n;
 };
 
@@ -518,10 +520,42 @@ static void make_item(void *ctx, int64_t i, int worker)
     x->rc = make_task(b->j, &b->j->set.task[x->task], &b->j->splits[worker], b->j->o->timing ? &x->timing : NULL, &x->err);
 }
 
-/* Rough order of what a task costs, so that the longest begin first. */
-static int cost(const struct ruler_task *t)
+/* Microseconds that 1000 tokens of a task cost, roughly (measured at 4096 tokens, with Qwen2.5's tokenizer). */
+static int64_t weight(const struct ruler_task *t)
 {
-    return t->kind == K_QA ? 3 : t->kind == K_NIAH && t->stack == S_ESSAY ? 2 : t->kind == K_NIAH && t->stack == S_NEEDLE ? 1 : 0;
+    switch (t->kind) {
+    case K_NIAH:
+        return t->stack == S_NEEDLE ? (t->key == T_WORDS ? 80 : 46) : t->stack == S_ESSAY ? 40 : 30;
+    case K_VT:
+        return 28;
+    case K_CWE:
+        return 52;
+    case K_FWE:
+        return 80;
+    case K_QA:
+        return 47;
+    }
+    BUG("kind %d of a task", (int)t->kind);
+}
+
+/* Tasks in the order in which they are begun: the longest first, so that no thread has one of them left when the others are done. */
+static void longest_first(const struct job *j, struct item *v, size_t n)
+{
+    int64_t cost[RULER_MAX_TASKS];
+    for (size_t i = 0; i < n; i++) {
+        const struct item x = v[i];
+        const int64_t *l;
+        size_t n_l = lengths_of(j, &j->set.task[x.task], &l), at = i;
+        int64_t c = 0;
+        for (size_t k = 0; k < n_l; k++)
+            c += l[k] * weight(&j->set.task[x.task]);
+        for (; at > 0 && cost[at - 1] < c; at--) {
+            cost[at] = cost[at - 1];
+            v[at] = v[at - 1];
+        }
+        cost[at] = c;
+        v[at] = x;
+    }
 }
 
 static void add_timing(struct ruler_timing *t, const struct ruler_timing *more)
@@ -579,10 +613,11 @@ static int make_all(struct job *j, struct err *e)
     }
     b->j = j;
     build_order(j->set.n, j->o->reversed, order);
-    for (int c = 3; c >= 0; c--) /* the harness' order is part of its data */
-        for (size_t i = 0; i < j->set.n; i++)
-            if (j->wanted[order[i]] && !j->whole[order[i]] && (j->harness ? c == 0 : cost(&j->set.task[order[i]]) == c))
-                b->item[b->n++].task = order[i];
+    for (size_t i = 0; i < j->set.n; i++)
+        if (j->wanted[order[i]] && !j->whole[order[i]])
+            b->item[b->n++].task = order[i];
+    if (!j->harness) /* whose order is part of its data */
+        longest_first(j, b->item, b->n);
     if (threads > 1)
         pool_run(j->o->pool, (int64_t)b->n, make_item, b);
     else
@@ -602,14 +637,23 @@ static int make_all(struct job *j, struct err *e)
     return rc;
 }
 
+static int open_counter(void *ctx, struct err *e)
+{
+    struct job *j = ctx;
+    return j->opts.open ? j->opts.open(j->opts.open_ctx, &j->opts, e) : 0;
+}
+
 static int load_all(struct job *j, struct err *e)
 {
     const struct ruler_gen_opts *o = j->o;
-    const char *version = o->wonderwords && strcmp(o->wonderwords, "3.0") == 0 ? "3.0.0" : o->wonderwords;
-    char path[1024];
-    TRY(ruler_res_load(&j->res, o->data_dir, o->essays, version, e));
-    if (o->words)
-        TRY(ruler_english_load(&j->res, o->words, e));
+    char path[2][1024];
+    struct ruler_sources s = {.data_dir = o->data_dir,
+                              .essays = o->essays,
+                              .wonderwords = o->wonderwords && strcmp(o->wonderwords, "3.0") == 0 ? "3.0.0" : o->wonderwords,
+                              .words = o->words,
+                              .also = open_counter,
+                              .also_ctx = j,
+                              .pool = o->pool};
     for (int k = 0; k < 2; k++) {
         const struct ruler_task *t = NULL;
         for (size_t i = 0; i < j->set.n && !t; i++)
@@ -617,12 +661,12 @@ static int load_all(struct job *j, struct err *e)
                 t = &j->set.task[i];
         if (!t)
             continue;
-        const char *file = question_file(o, k, path);
-        if (!file)
-            return ERR(e, E_INPUT, "task '%s' needs '%s' (%s), which is not bundled; put it there or name it with --%s", t->name, path,
+        s.qa[k] = question_file(o, k, path[k]);
+        if (!s.qa[k])
+            return ERR(e, E_INPUT, "task '%s' needs '%s' (%s), which is not bundled; put it there or name it with --%s", t->name, path[k],
                        k ? "hotpot_dev_distractor_v1.json" : "SQuAD's dev-v2.0.json", k ? "hotpotqa" : "squad");
-        TRY(ruler_qa_load(&j->res, k, file, e));
     }
+    TRY(ruler_res_load(&j->res, &s, e));
     if (o->chat)
         TRY(ruler_chat(o->chat, &j->before, &j->after, e));
     return str_ok(&j->after, "chat template", e);
@@ -661,7 +705,8 @@ int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e
     struct job *j = calloc(1, sizeof *j);
     if (!j)
         return err_nomem(e, sizeof *j, "a data set");
-    j->o = o;
+    j->opts = *o;
+    j->o = &j->opts;
     j->out_dir = out_dir;
     j->compact = strcmp(o->flavour, "compact") == 0;
     j->harness = strcmp(o->flavour, "lm-eval") == 0;

@@ -4,6 +4,7 @@
 #include "core/fs.h"
 #include "core/hash.h"
 #include "core/jread.h"
+#include "core/pool.h"
 #include "core/prog.h"
 #include "ruler/gen.h"
 
@@ -110,7 +111,7 @@ static int load_words(struct ruler_res *r, const char *data_dir, const char *ver
     return rc ? rc : make_groups(r, e);
 }
 
-int ruler_english_load(struct ruler_res *r, const char *path, struct err *e)
+static int load_english(struct ruler_res *r, const char *path, struct err *e)
 {
     struct jdoc d = {0};
     const char *key;
@@ -151,6 +152,9 @@ static int load_essay(struct ruler_res *r, const char *path, struct err *e)
         bool bad = false;
         int len;
         for (size_t i = 0; !rc && i < raw.len; i += (size_t)len) {
+            len = 1;
+            if (raw.p[i] > 0 && raw.p[i] <= '~')
+                continue;
             uint32_t cp = utf8_next(raw.p + i, raw.len - i, &len, &bad);
             if (bad || !cp)
                 rc = ERR(e, E_INPUT, "'%s': byte %zu is %s, expected a text in UTF-8", path, i, bad ? "not UTF-8" : "a zero byte");
@@ -224,13 +228,60 @@ int ruler_not_html(const char *path, struct err *e)
     return html ? ERR(e, E_INPUT, "'%s': an HTML page, not JSON; the download seems to have failed", path) : 0;
 }
 
-int ruler_res_load(struct ruler_res *r, const char *data_dir, const char *essays, const char *wonderwords, struct err *e)
+/* What is read side by side, in the order in which errors are reported. */
+enum part { ALSO, WORDS, ESSAY, PUNKT, ENGLISH, QA_1, QA_2, PARTS };
+struct reading {
+    struct ruler_res *r;
+    const struct ruler_sources *s;
+    const char *essay; /* its path */
+    int rc[PARTS];
+    struct err err[PARTS];
+};
+
+static int read_part(const struct reading *x, enum part part, struct err *e)
+{
+    const struct ruler_sources *s = x->s;
+    switch (part) {
+    case ALSO:
+        return s->also ? s->also(s->also_ctx, e) : 0;
+    case WORDS:
+        return load_words(x->r, s->data_dir, s->wonderwords ? s->wonderwords : "2.2.0", e);
+    case ESSAY:
+        return load_essay(x->r, x->essay, e);
+    case PUNKT:
+        return load_punkt(x->r, s->data_dir, e);
+    case ENGLISH:
+        return s->words ? load_english(x->r, s->words, e) : 0;
+    case QA_1:
+        return s->qa[0] ? ruler_qa_load(x->r, 0, s->qa[0], e) : 0;
+    case QA_2:
+        return s->qa[1] ? ruler_qa_load(x->r, 1, s->qa[1], e) : 0;
+    case PARTS:
+        break;
+    }
+    BUG("part %d", (int)part);
+}
+
+static void read_item(void *ctx, int64_t i, int worker)
+{
+    static const enum part longest_first[PARTS] = {QA_2, ALSO, QA_1, WORDS, ESSAY, ENGLISH, PUNKT};
+    struct reading *x = ctx;
+    enum part part = longest_first[i];
+    UNUSED(worker);
+    x->rc[part] = read_part(x, part, &x->err[part]);
+}
+
+int ruler_res_load(struct ruler_res *r, const struct ruler_sources *s, struct err *e)
 {
     char path[1024];
-    TRY(load_words(r, data_dir, wonderwords ? wonderwords : "2.2.0", e));
-    TRY(load_essay(r, essays ? essays : path_join(path, data_dir, "essay.txt.zst"), e));
-    TRY(load_punkt(r, data_dir, e));
-    return find_sentences(r, essays ? essays : path_join(path, data_dir, "essay.txt.zst"), e);
+    struct reading x = {.r = r, .s = s, .essay = s->essays ? s->essays : path_join(path, s->data_dir, "essay.txt.zst")};
+    pool_run(s->pool, PARTS, read_item, &x);
+    for (int i = 0; i < PARTS; i++)
+        if (x.rc[i]) {
+            *e = x.err[i];
+            return -1;
+        }
+    return find_sentences(r, x.essay, e);
 }
 
 void ruler_res_free(struct ruler_res *r)

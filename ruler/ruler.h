@@ -58,7 +58,10 @@ struct ruler_gen_opts {
     struct ruler_timing *timing;  /* NULL = not wanted; zeroed by the caller */
     bool force;                   /* replace data sets made with other parameters, make whole ones again */
     const char *task_file;        /* users' own tasks (README.md); NULL = none. A copy goes to out_dir/tasks.yaml */
-    struct pool *pool;            /* NULL = one thread; changes no byte. Not used in lm-eval, whose tasks share one stream */
+    struct pool *pool;            /* NULL = one thread; changes no byte. lm-eval's tasks share one stream: for reading alone */
+    /* Sets counter, tokenizer_name and tokenizer_sha256 of *o while words, essay and questions are read; NULL = they are set. */
+    int (*open)(void *ctx, struct ruler_gen_opts *o, struct err *e);
+    void *open_ctx;
 };
 /*
  * Writes out_dir/TASK/validation.jsonl and out_dir/TASK/provenance.json (with the share of the length that the samples use) for every task,

@@ -19,6 +19,15 @@ void squeeze(struct str *out, const char *p, size_t n)
     for (size_t i = 0; i < n;) {
         int len;
         bool bad = false;
+        size_t run = i;
+        while (run < n && p[run] > ' ' && p[run] <= '~')
+            run++;
+        if (run > i) {
+            str_add(out, p + i, run - i);
+            in_space = false;
+            i = run;
+            continue;
+        }
         uint32_t cp = utf8_next(p + i, n - i, &len, &bad);
         bool sp = py_isspace(cp);
         if (sp && !in_space)

@@ -6,6 +6,7 @@
 
 #include "core/fs.h"
 #include "core/jread.h"
+#include "core/pool.h"
 #include "ruler/ruler.h"
 #include "tests/test.h"
 
@@ -391,6 +392,58 @@ static void two_metrics(void)
     ruler_scores_free(&s);
 }
 
+static int open_bytes4(void *ctx, struct ruler_gen_opts *o, struct err *e)
+{
+    int *calls = ctx;
+    ++*calls;
+    if (*calls == 3)
+        return ERR(e, E_INPUT, "no tokenizer today");
+    o->counter = (struct ruler_counter){bytes4, NULL};
+    o->tokenizer_name = "test";
+    return 0;
+}
+
+/* A counter that is opened beside the reading, on one thread and on two, is as good as one that is there; of several errors its is told. */
+static void counter_opened(void)
+{
+    char dir[1024], path[1024];
+    int64_t len = 700;
+    int calls = 0;
+    struct str want[3] = {STR_INIT, STR_INIT, STR_INIT}, got = STR_INIT;
+    static const char *const tasks[] = {"niah_single_2", "cwe", "qa_1"};
+    struct ruler_gen_opts o = opts("compact", &len, 3, "niah_single_2,cwe,qa_1");
+    o.squad = squad;
+    CHECK_OK(ruler_gen(&o, in(dir, "given"), e));
+    for (int i = 0; i < 3; i++)
+        load(dir, tasks[i], &want[i]);
+    o.counter = (struct ruler_counter){NULL, NULL};
+    o.tokenizer_name = NULL;
+    o.open = open_bytes4;
+    o.open_ctx = &calls;
+    for (int threads = 1; threads <= 2; threads++) {
+        CHECK_OK(pool_open(&o.pool, threads, e));
+        CHECK_OK(ruler_gen(&o, in(dir, threads == 1 ? "opened1" : "opened2"), e));
+        pool_close(o.pool);
+        for (int i = 0; i < 3; i++) {
+            load(dir, tasks[i], &got);
+            CHECK(got.len == want[i].len && !memcmp(got.p, want[i].p, got.len));
+        }
+    }
+    CHECK_EQ_I(calls, 2);
+    CHECK(o.counter.count == NULL && o.tokenizer_name == NULL); /* the caller's own stay as they are */
+    CHECK_OK(pool_open(&o.pool, 2, e));
+    o.essays = "/nonexistent/essay.txt";
+    CHECK_ERR(ruler_gen(&o, in(dir, "unread"), e), E_INPUT, "no tokenizer today");
+    CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, "/nonexistent/essay.txt");
+    o.squad = "/nonexistent/squad.json";
+    CHECK_ERR(ruler_gen(&o, dir, e), E_INPUT, "/nonexistent/essay.txt"); /* the first in the order of reading */
+    pool_close(o.pool);
+    CHECK(!file_exists(path_join(path, dir, "provenance.json")) && !dir_exists(dir));
+    for (int i = 0; i < 3; i++)
+        str_free(&want[i]);
+    str_free(&got);
+}
+
 int main(void)
 {
     CHECK(mkdtemp(root) != NULL);
@@ -408,6 +461,7 @@ int main(void)
     bad_parameters();
     never_fits();
     two_metrics();
+    counter_opened();
     CHECK_OK(remove_tree(root, e));
     return test_end();
 }

@@ -65,12 +65,12 @@ int main(void)
 {
     const char *oracle = test_data("ruler/oracle/ruler_oracle.json"), *essay = test_data("ruler/oracle/fixtures/essay.json");
     struct ruler_res res = {0}, res3 = {0};
-    CHECK_OK(ruler_res_load(&res, "ruler/data", essay, "2.2.0", e));
+    CHECK_OK(ruler_res_load(&res, &(struct ruler_sources){.data_dir = "ruler/data", .essays = essay}, e));
     if (test_failed)
         return test_end();
     word_list(&res, 6175260, "020e4aab7091c71c");
     CHECK_EQ_I(res.cwe.n, 8169);
-    CHECK_OK(ruler_res_load(&res3, "ruler/data", NULL, "3.0.0", e));
+    CHECK_OK(ruler_res_load(&res3, &(struct ruler_sources){.data_dir = "ruler/data", .wonderwords = "3.0.0"}, e));
     word_list(&res3, 6171620, "e5e6a09ed20903cb");
     CHECK_EQ_I(res3.cwe.n, 8166);
     ruler_res_free(&res3);
