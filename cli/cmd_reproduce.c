@@ -10,7 +10,7 @@
 #include "experiments/export.h"
 #include "experiments/show.h"
 
-static const char *const export_words[] = {"slurm", NULL};
+static const char *const export_words[] = {"slurm", "make", NULL};
 static const char *const format_words[] = {"text", "dot", NULL};
 
 static void put_quoted(struct str *s, const char *word)
@@ -21,8 +21,8 @@ static void put_quoted(struct str *s, const char *word)
     str_puts(s, "'");
 }
 
-/* The command line that reproduces one manifest as this one would. */
-static const char *command_for(struct repro *r, const char *manifest, struct arena *a)
+/* The command line that reproduces one manifest as this one would, with this many threads (0: all). */
+static const char *command_for(struct repro *r, const char *manifest, int64_t threads, struct arena *a)
 {
     struct str s = STR_INIT;
     const char *const pairs[][2] = {
@@ -33,23 +33,34 @@ static const char *command_for(struct repro *r, const char *manifest, struct are
         str_printf(&s, " %s", pairs[i][0]);
         put_quoted(&s, pairs[i][1]);
     }
+    if (threads)
+        str_printf(&s, " --threads %" PRId64, threads);
+    if (r->limit) {
+        str_puts(&s, " --memory-limit");
+        put_quoted(&s, r->limit);
+    }
     const char *out = s.failed ? NULL : arena_strdup(a, str_c(&s));
     str_free(&s);
     return out;
 }
 
-static int export_jobs(struct repro *r, const char *dir, struct err *e)
+static int export_jobs(struct repro *r, const char *format, const char *dir, struct err *e)
 {
     struct arena a;
+    bool make = !strcmp(format, "make");
+    int64_t threads = make && !r->c.threads ? 1 : r->c.threads; /* make -j starts as many commands as there are cores */
     int jobs = 0;
     arena_init(&a, 0);
-    const char **command = arena_array(&a, r->n_parts, sizeof *command), *whole = command_for(r, r->manifest, &a);
+    const char **command = arena_array(&a, r->n_parts, sizeof *command), *whole = command_for(r, r->manifest, r->c.threads, &a);
     for (size_t i = 0; command && i < r->n_parts; i++)
-        command[i] = command_for(r, r->part[i].path, &a);
+        command[i] = command_for(r, r->part[i].path, threads, &a);
     int rc = arena_ok(&a, "commands", e);
     if (rc == 0)
-        rc = export_slurm(r->plans, r->n_parts, command, whole, repro_name(r), dir, &jobs, e);
-    if (rc == 0)
+        rc = export_plans(make ? EXPORT_MAKE : EXPORT_SLURM, r->plans, r->n_parts, command, whole, repro_name(r), dir, &jobs, e);
+    if (rc == 0 && make)
+        printf("%d runs and their report in %s; make them with make -j N -f %s/Makefile, from the folder in which reproduce would run\n",
+               jobs, dir, dir);
+    else if (rc == 0)
         printf("%d jobs and their report in %s; queue them with %s/submit.sh, from the folder in which reproduce would run\n", jobs, dir,
                dir);
     arena_free(&a);
@@ -194,9 +205,9 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
         {.name = "export",
          .type = OPT_STR,
          .dst = &export,
-         .arg = "slurm",
+         .arg = "slurm|make",
          .words = export_words,
-         .help = "write jobs into DIR (the second argument) instead of running",
+         .help = "write jobs for Slurm, or a Makefile, into DIR (the second argument) instead of running",
          .group = "Manifest"},
         {.name = "force", .type = OPT_BOOL, .dst = &force, .help = "run again what is complete", .group = "Manifest"},
         {.name = "wait", .type = OPT_BOOL, .dst = &wait, .help = "wait for runs that another process is at", .group = "Manifest"},
@@ -211,7 +222,8 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
         .about = "Runs what is missing of a manifest, or of a collection of them, then makes its tables and figures. Killed at any "
                  "moment, the same command goes on.",
         .examples = "  dashlab reproduce experiments/table1.yaml\n  dashlab reproduce experiments/all.yaml --scale ci\n"
-                    "  dashlab reproduce experiments/all.yaml --scale paper --dry-run --on h200",
+                    "  dashlab reproduce experiments/all.yaml --scale paper --dry-run --on h200\n"
+                    "  dashlab reproduce experiments/all.yaml --export make jobs && make -j 32 -f jobs/Makefile",
         .opts = opts,
         .n_opts = ARRAY_LEN(opts),
         .min_pos = 1,
@@ -224,14 +236,16 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
         return 0;
     if ((export != NULL) != (n == 2))
         return ERR(e, E_USAGE,
-                   export ? "--export slurm needs a folder: dashlab reproduce MANIFEST --export slurm DIR"
+                   export ? "--export %s needs a folder: dashlab reproduce MANIFEST --export %s DIR"
                           : "one manifest at a time; '%s' is too much",
-                   pos[1]);
+                   export ? export : pos[1], export);
+    if (export && (*r.only || force || dry))
+        return ERR(e, E_USAGE, "--export writes every run that is missing: it takes no --only, --force or --dry-run");
     r.manifest = pos[0];
     r.estimate = dry;
     r.env.by_name = dry;
     TRY(repro_open(&r, e));
-    int rc = export ? export_jobs(&r, pos[1], e) : dry ? dry_run(&r, !strcmp(format, "dot"), e) : run(&r, force, wait, reports, e);
+    int rc = export ? export_jobs(&r, export, pos[1], e) : dry ? dry_run(&r, !strcmp(format, "dot"), e) : run(&r, force, wait, reports, e);
     repro_close(&r);
     return rc;
 }

@@ -10,22 +10,47 @@
 enum { DIGITS = 12 }; /* of a planned key, as in the names of run folders */
 
 struct exporter {
-    const struct plan *const *p;
-    size_t n;
+    enum export_format format;
     const char *const *command;
     const char *name, *dir;
-    struct str submit, all; /* all: the variables of every job, for the report */
-    char (*queued)[DIGITS + 1];
+    struct str rules, all;      /* a line or rule a job; the names of every job, for the report */
+    const struct node **queued; /* one node a job: equal ones of other plans may have other ids */
     size_t n_queued;
 };
 
-static bool is_queued(const struct exporter *x, const struct node *n)
+static const struct node *queued(const struct exporter *x, const struct node *n)
 {
     for (size_t i = 0; i < x->n_queued; i++)
-        if (!strncmp(x->queued[i], n->planned, DIGITS))
-            return true;
-    return false;
+        if (!strncmp(x->queued[i]->planned, n->planned, DIGITS))
+            return x->queued[i];
+    return NULL;
 }
+
+/* How a job is named where others depend on it. */
+static void put_job(const struct exporter *x, const struct node *n, struct str *s)
+{
+    if (x->format == EXPORT_SLURM)
+        str_printf(s, ":$job_%.*s", DIGITS, n->planned);
+    else
+        str_printf(s, " %s-%.*s", n->stage->id, DIGITS, n->planned);
+}
+
+static void put_needs(const struct exporter *x, const struct node *n, struct str *needs)
+{
+    for (size_t k = 0; k < n->kind->n_params; k++)
+        for (size_t r = 0; n->ref[k] && n->ref[k][r]; r++) {
+            const struct node *q = queued(x, n->ref[k][r]);
+            struct str one = STR_INIT;
+            if (q)
+                put_job(x, q, &one);
+            if (q && !strstr(str_c(needs), str_c(&one)))
+                str_puts(needs, str_c(&one));
+            needs->failed = needs->failed || one.failed;
+            str_free(&one);
+        }
+}
+
+/* ---- Slurm ---- */
 
 static int write_job(const struct exporter *x, const char *file, const char *what, const char *command, const char *more, struct err *e)
 {
@@ -35,66 +60,118 @@ static int write_job(const struct exporter *x, const char *file, const char *wha
                "#!/usr/bin/env bash\n#SBATCH --job-name=%s-%s\n#SBATCH --output=%%x.%%j.log\n#SBATCH --requeue\n"
                "# One GPU. Time, memory and partition: give them to submit.sh in SBATCH_OPTIONS.\nset -eu\nexec %s%s\n",
                x->name, what, command, more);
-    int rc = s.failed ? err_nomem(e, s.len, "a job") : file_write(path_join(path, x->dir, file), str_c(&s), s.len, e);
+    int rc = str_ok(&s, "a job", e) || file_write(path_join(path, x->dir, file), str_c(&s), s.len, e);
     str_free(&s);
-    return rc;
+    return rc ? -1 : 0;
 }
 
-static int write_node(struct exporter *x, size_t part, const struct node *n, int *jobs, struct err *e)
+static int slurm_node(struct exporter *x, const struct node *n, int job, const char *command, const char *more, const char *needs,
+                      struct err *e)
 {
-    char file[160], more[256];
-    struct str deps = STR_INIT;
-    snprintf(file, sizeof file, "%04d-%.80s-%.8s.sbatch", ++*jobs, n->stage->id, n->planned);
+    char file[160];
+    snprintf(file, sizeof file, "%04d-%.80s-%.8s.sbatch", job, n->stage->id, n->planned);
+    str_printf(&x->rules, "job_%.*s=$(queue%s%s \"$here/%s\")\n", DIGITS, n->planned, *needs ? " --dependency=afterok" : "", needs, file);
+    return write_job(x, file, n->stage->id, command, more, e);
+}
+
+static int slurm_end(const struct exporter *x, const char *report, struct str *s, char path[1024], struct err *e)
+{
+    str_printf(
+        s,
+        "#!/usr/bin/env bash\n# Queues the runs of %s with their dependencies. SBATCH_OPTIONS is passed on, for example \"--partition=gpu "
+        "--time=24:00:00\".\nset -eu\n"
+        "here=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\nqueue() { sbatch --parsable --gpus=1 ${SBATCH_OPTIONS:-} \"$@\"; }\n",
+        x->name);
+    str_puts(s, str_c(&x->rules));
+    str_printf(s, "queue%s%s \"$here/9999-report.sbatch\"\n", x->all.len ? " --dependency=afterany" : "", str_c(&x->all));
+    TRY(write_job(x, "9999-report.sbatch", "report", report, "", e));
+    TRY(str_ok(s, "submit.sh", e));
+    TRY(file_write(path_join(path, x->dir, "submit.sh"), str_c(s), s->len, e));
+    return chmod(path, 0755) == 0 ? 0 : ERR(e, E_ENV, "'%s' cannot be made executable", path);
+}
+
+/* ---- make ---- */
+
+/* A line of a recipe: $ is make's. */
+static void put_recipe(struct str *s, const char *line)
+{
+    for (; *line; line++)
+        str_puts(s, *line == '$' ? "$$" : (char[2]){*line, 0});
+}
+
+static void make_node(struct exporter *x, const struct node *n, const char *command, const char *more, const char *needs)
+{
+    char target[160], path[1024];
+    snprintf(target, sizeof target, "%.100s-%.*s", n->stage->id, DIGITS, n->planned);
+    (void)remove(path_join(path, x->dir, target)); /* of an earlier export, before the run was removed */
+    str_printf(&x->rules, "\n%s:%s\n\tcd \"$$FROM\" && ", target, needs);
+    put_recipe(&x->rules, command);
+    str_printf(&x->rules, "%s\n\t@touch $@\n", more);
+}
+
+/* The second make works in DIR, so that targets are names without a path, and hands the first one's folder to the commands. What it
+ * returns is not looked at: the report says what failed. */
+static int make_end(const struct exporter *x, const char *report, struct str *s, char path[1024], struct err *e)
+{
+    str_printf(s,
+               "# The runs of %s, a target each, and their reports: make -j N -f DIR/Makefile, from the folder in which reproduce would\n"
+               "# run, with dashlab in PATH. What needs a failed run is left, the rest is made; the same command goes on. N: as many as\n"
+               "# there are cores; each command takes one thread, or as many as --threads said when this was written.\n"
+               "MAKEFLAGS += --output-sync=target\n.PHONY: report runs\n"
+               "report:\n\t-+@m='$(MAKEFILE_LIST)'; FROM=$$(pwd) $(MAKE) -k --no-print-directory -C \"$$(dirname \"$${m# }\")\" runs\n\t",
+               x->name);
+    put_recipe(s, report);
+    str_printf(s, "\n\nruns:%s\n%s", str_c(&x->all), str_c(&x->rules));
+    TRY(str_ok(s, "Makefile", e));
+    return file_write(path_join(path, x->dir, "Makefile"), str_c(s), s->len, e);
+}
+
+/* ---- both ---- */
+
+static int put_node(struct exporter *x, size_t part, const struct node *n, int *jobs, struct err *e)
+{
+    char more[256];
+    struct str needs = STR_INIT;
+    int rc = 0;
+    put_needs(x, n, &needs);
     snprintf(more, sizeof more, " --only '%.100s:%.*s' --wait --no-reports", n->stage->id, DIGITS, n->planned);
-    int rc = write_job(x, file, n->stage->id, x->command[part], more, e);
-    for (size_t k = 0; k < n->kind->n_params; k++)
-        for (size_t r = 0; n->ref[k] && n->ref[k][r]; r++) {
-            char var[DIGITS + 8];
-            snprintf(var, sizeof var, ":$job_%.*s", DIGITS, n->ref[k][r]->planned);
-            if (is_queued(x, n->ref[k][r]) && !strstr(str_c(&deps), var))
-                str_puts(&deps, var);
-        }
-    str_printf(&x->submit, "job_%.*s=$(queue%s%s \"$here/%s\")\n", DIGITS, n->planned, deps.len ? " --dependency=afterok" : "",
-               str_c(&deps), file);
-    str_printf(&x->all, ":$job_%.*s", DIGITS, n->planned);
-    snprintf(x->queued[x->n_queued++], DIGITS + 1, "%.*s", DIGITS, n->planned);
-    str_free(&deps);
+    ++*jobs;
+    if (x->format == EXPORT_SLURM)
+        rc = slurm_node(x, n, *jobs, x->command[part], more, str_c(&needs), e);
+    else
+        make_node(x, n, x->command[part], more, str_c(&needs));
+    put_job(x, n, &x->all);
+    x->queued[x->n_queued++] = n;
+    rc = rc || str_ok(&needs, "dependencies", e) ? -1 : 0;
+    str_free(&needs);
     return rc;
 }
 
-int export_slurm(const struct plan *const *p, size_t n, const char *const *command, const char *report, const char *name, const char *dir,
-                 int *jobs, struct err *e)
+int export_plans(enum export_format format, const struct plan *const *p, size_t n, const char *const *command, const char *report,
+                 const char *name, const char *dir, int *jobs, struct err *e)
 {
     char path[1024];
+    struct str s = STR_INIT;
     size_t total = 0;
     *jobs = 0;
     for (size_t k = 0; k < n; k++)
         total += p[k]->n;
-    struct exporter x = {.p = p, .n = n, .command = command, .name = name, .dir = dir, .queued = calloc(total + 1, sizeof *x.queued)};
+    struct exporter x = {.format = format, .command = command, .name = name, .dir = dir, .queued = calloc(total + 1, sizeof *x.queued)};
     if (!x.queued)
         return err_nomem(e, total, "jobs");
-    str_printf(
-        &x.submit,
-        "#!/usr/bin/env bash\n# Queues the runs of %s with their dependencies. SBATCH_OPTIONS is passed on, for example \"--partition=gpu "
-        "--time=24:00:00\".\nset -eu\n"
-        "here=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\nqueue() { sbatch --parsable --gpus=1 ${SBATCH_OPTIONS:-} \"$@\"; }\n",
-        name);
     int rc = mkdir_p(dir, e);
     for (size_t k = 0; k < n; k++)
         for (size_t i = 0; rc == 0 && i < p[k]->n; i++) {
             const struct node *m = p[k]->nodes[i];
-            if (!m->stage->borrow && m->state != RUN_COMPLETE && !is_queued(&x, m))
-                rc = write_node(&x, k, m, jobs, e);
+            if (!m->stage->borrow && m->state != RUN_COMPLETE && !queued(&x, m))
+                rc = put_node(&x, k, m, jobs, e);
         }
     if (rc == 0)
-        rc = write_job(&x, "9999-report.sbatch", "report", report, "", e);
-    str_printf(&x.submit, "queue%s%s \"$here/9999-report.sbatch\"\n", x.all.len ? " --dependency=afterany" : "", str_c(&x.all));
+        rc = str_ok(&x.rules, "jobs", e) || str_ok(&x.all, "jobs", e) ? -1 : 0;
     if (rc == 0)
-        rc = x.submit.failed || x.all.failed ? err_nomem(e, x.submit.len, "submit.sh")
-                                             : file_write(path_join(path, dir, "submit.sh"), str_c(&x.submit), x.submit.len, e);
-    if (rc == 0 && chmod(path, 0755) != 0)
-        rc = ERR(e, E_ENV, "'%s' cannot be made executable", path);
-    str_free(&x.submit);
+        rc = format == EXPORT_SLURM ? slurm_end(&x, report, &s, path, e) : make_end(&x, report, &s, path, e);
+    str_free(&s);
+    str_free(&x.rules);
     str_free(&x.all);
     free(x.queued);
     return rc ? -1 : 0;

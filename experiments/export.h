@@ -1,16 +1,23 @@
-/* Job scripts for a cluster. */
+/* A plan for other programs to run: job scripts for a cluster, a Makefile for one machine. */
 #ifndef EXPERIMENTS_EXPORT_H
 #define EXPERIMENTS_EXPORT_H
 
 #include "experiments/plan.h"
 
 /*
- * One job a run (shared ones once, complete ones not at all), numbered in an order in which dependencies come first, submit.sh, which
- * queues them with their dependencies, and 9999-report.sbatch. command[k]  the command line that reproduces plan k; a job adds --only
- * ID:PLANNED --wait --no-reports report      the command that makes all reports once every job has ended A job that is requeued goes on
- * where it was; two jobs that come to the same run (equal layer sets) wait for each other by the run's lock.
+ * One job a run (shared ones once, complete ones not at all), in an order in which dependencies come first. A job that is killed goes on
+ * where it was when it is started again; two jobs that come to the same run (equal layer sets) wait for each other by the run's lock.
+ *
+ * EXPORT_SLURM  DIR/0001-ID-KEY.sbatch ..., 9999-report.sbatch, and submit.sh, which queues them: a job after what it needs is ok, the
+ *               report after every job has ended
+ * EXPORT_MAKE   DIR/Makefile: a target ID-KEY each, a stamp in DIR; `report`, the first one, makes all of them with -k (what needs a
+ *               failed run is left, the rest is made) and then the reports
+ *
+ * command[k]  the command line that reproduces plan k; a job adds --only ID:PLANNED --wait --no-reports
+ * report      the command that makes all reports
  */
-int export_slurm(const struct plan *const *p, size_t n, const char *const *command, const char *report, const char *name, const char *dir,
-                 int *jobs, struct err *e);
+enum export_format { EXPORT_SLURM, EXPORT_MAKE };
+int export_plans(enum export_format format, const struct plan *const *p, size_t n, const char *const *command, const char *report,
+                 const char *name, const char *dir, int *jobs, struct err *e);
 
 #endif

@@ -143,6 +143,11 @@ int run_open(struct run *r, const char *dir, const char *key_text, const char *s
         return ERR(e, E_USAGE, "'%s' holds a run made with other parameters (compare its key.txt); give another folder or --force", dir);
     TRY(mkdir_p(dir, e));
     TRY(lock_take(run_file(path, r, "LOCK"), e));
+    if (!force && run_state(dir, r->key) == RUN_COMPLETE) {
+        r->complete = true;
+        lock_drop(run_file(path, r, "LOCK"));
+        return 0;
+    }
     if (begin_run(r, key_text, stage_yaml, force, e) != 0) {
         lock_drop(run_file(path, r, "LOCK"));
         return -1;

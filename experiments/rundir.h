@@ -18,6 +18,7 @@ enum run_state { RUN_NEW, RUN_PARTIAL, RUN_COMPLETE, RUN_OTHER /* holds another 
 struct run {
     char dir[1024], out[1024], work[1024], key[65];
     double t0_unix, t0, before_s; /* seconds of earlier, interrupted attempts */
+    bool complete;                /* set by run_open: there is nothing to do, and no lock is held */
     bool declined;                /* set by a kind that fails because there is nothing to do: its error is the reason, not a failure */
 };
 
@@ -27,7 +28,8 @@ enum run_state run_state(const char *dir, const char *key);
 int run_readable(const char *dir, struct err *e);
 /*
  * Opens for running: takes the lock, makes the folders, writes key.txt and stage.yaml. Partial runs with the same key are resumed as
- * they stand. A directory with another key is E_USAGE unless force, which removes it. A directory made by a newer program is E_USAGE.
+ * they stand; a complete one (another process may have completed it a moment ago) is left alone and r->complete set, unless force. A
+ * directory with another key is E_USAGE unless force, which removes it. A directory made by a newer program is E_USAGE.
  */
 int run_open(struct run *r, const char *dir, const char *key_text, const char *stage_yaml, bool force, struct err *e);
 /* Hashes, writes RESULT and OUTPUTS, timing and provenance, removes work/, drops the lock. */

@@ -85,7 +85,8 @@ static const struct node *failed_dependency(const struct node *n)
     return declined;
 }
 
-static int run_node(struct plan *p, struct node *n, bool force, int at, int total, struct err *e)
+/* *made: by this process; another one may have completed it since it was looked at. */
+static int run_node(struct plan *p, struct node *n, bool force, int at, int total, bool *made, struct err *e)
 {
     struct str yaml = STR_INIT;
     struct run r;
@@ -93,6 +94,11 @@ static int run_node(struct plan *p, struct node *n, bool force, int at, int tota
     int rc = run_open(&r, n->dir, n->lines, str_c(&yaml), force, e);
     str_free(&yaml);
     TRY(rc);
+    *made = !r.complete;
+    if (r.complete) {
+        n->state = RUN_COMPLETE;
+        return 0;
+    }
     log_info("[%d/%d] %s %s%s%s", at, total, n->stage->id, n->point, n->state == RUN_PARTIAL ? " (resumed)" : "", "");
     if (n->kind->run(p->reg->env, n, &r, e) != 0) {
         n->declined = r.declined;
@@ -124,8 +130,7 @@ static int run_or_wait(struct plan *p, struct node *n, const struct run_options 
     bool known, said = false;
     for (;;) {
         struct err held = ERR_INIT;
-        *made = true;
-        if (run_node(p, n, o->force, at, total, &held) == 0)
+        if (run_node(p, n, o->force, at, total, made, &held) == 0)
             return 0;
         if (!o->wait || held.code != E_ENV || !strstr(held.msg, "is locked by process")) {
             *e = held;

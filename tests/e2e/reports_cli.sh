@@ -76,6 +76,39 @@ check "regress takes one" grep -q "is a collection of 2 manifests" "$work/err"
 run 0 reproduce "$work/both.yaml" --dry-run --format dot
 check "one graph" grep -q 'digraph "both"' "$work/out"
 
+# --- eight processes at one run: one makes it, the others wait or find it complete ---
+for i in 1 2 3 4 5 6 7 8; do "$bin" reproduce "$work/good.yaml" --only own --wait --no-reports --runs "$work/one" >/dev/null 2>"$work/said.$i" || touch "$work/said.bad" & done
+wait
+check "all end well" [ ! -e "$work/said.bad" ]
+check "one makes it" [ "$(cat "$work"/said.[1-8] | grep -c '^.1/1. own')" = 1 ]
+
+# --- a Makefile of the collection's runs: side by side, from a path with spaces; what needs a failed run is left, the reports are made all the same, the same command goes on ---
+if command -v make >/dev/null; then
+    here="$work/a folder" && mkdir "$here"
+    cp "$work"/both.yaml "$work"/good.yaml "$work"/bad.yaml "$here/"
+    sed -i 's/^reports:/  - {id: after, kind: select, method: uniform, budget: 2, scores: own, model: teacher}\nreports:/' "$here/bad.yaml"
+    makes() { PATH=$(dirname "$bin"):$PATH make --no-print-directory "$@" -f "$here/my jobs/Makefile" >"$work/out" 2>"$work/err"; }
+    "$bin" reproduce "$here/both.yaml" --runs "$here/my runs" --out "$here/res" --export make "$here/my jobs" >"$work/out" 2>"$work/err"
+    check "each run once" [ "$(grep -c -- --wait "$here/my jobs/Makefile")" = 7 ]
+    makes -k -j 2
+    check "a failed run is make's failure: $?" [ $? != 0 ]
+    check "what needs it is left" grep -q "Target 'runs' not remade because of errors" "$work/err"
+    check "and not begun" [ "$(grep -c -- "--only 'after:" "$work/out")" = 0 ]
+    check "the others have their stamps" [ "$(ls "$here/my jobs" | grep -c -- '^[a-z]*-[0-9a-f]\{12\}$')" = 5 ]
+    check "the report says what failed" grep -q 'RESULT (tiny scale.*2 of 5 stages FAILED' "$work/out"
+    check "all tables" [ -s "$here/res/good/tiny/good.tsv" -a -s "$here/res/bad/tiny/bad.tsv" ]
+    makes -j 2
+    check "complete runs are not begun again" [ "$(grep -c -- --wait "$work/out")" = 1 ]
+    "$bin" reproduce "$here/good.yaml" --runs "$here/my runs" --out "$here/res" --threads 2 --export make "$here/my jobs" >"$work/out" 2>"$work/err"
+    check "complete runs are no targets" grep -q "^0 runs and their report" "$work/out"
+    rm -r "$here/my runs" "$here/res"
+    "$bin" reproduce "$here/good.yaml" --runs "$here/my runs" --out "$here/res" --threads 2 --export make "$here/my jobs" >"$work/out" 2>"$work/err"
+    check "threads" [ "$(grep -c -- "--threads 2" "$here/my jobs/Makefile")" = 4 ]
+    check "all is made" makes -j 2
+    check "the table" [ -s "$here/res/good/tiny/good.tsv" ]
+    check "runs" [ "$(ls -d "$here/my runs"/*/OUTPUTS | wc -l)" = 3 ]
+fi
+
 # --- regress: the first table, or every table of a folder ---
 run 0 regress "$work/good.yaml" --scale tiny --against "$work/res/good/tiny/good.tsv"
 check "cells compared" grep -Eq 'regress: [1-9][0-9]* cells of 1 table ' "$work/out"

@@ -245,6 +245,8 @@ run 4 align --model experiments/tiny/teacher --data "$work/none" --tokens 100k -
 
 # --- jobs for Slurm: one a run, queued after what they need ---
 run 2 reproduce experiments/table1.yaml --export slurm; says "needs a folder"
+run 2 reproduce experiments/table1.yaml --export make; says "--export make needs a folder"
+run 2 reproduce experiments/table1.yaml --export make "$work/jobs" --only none; says "takes no --only"
 run 2 reproduce experiments/table1.yaml "$work/jobs"; says "one manifest at a time"
 run 0 reproduce experiments/table1.yaml --scale ci --runs "$work/none" --export slurm "$work/jobs"; prints "jobs and their report"
 (
@@ -264,6 +266,12 @@ run 0 reproduce experiments/table1.yaml --scale ci --runs "$work/none" --export 
 )
 checks=$((checks + 1))
 [ "$(cat "$work/queued")" = "$(ls "$work/jobs" | grep -c sbatch)" ] && [ ! -e "$work/bad" ] || { failed=$((failed + 1)); echo "slurm jobs: $(cat "$work/queued") queued; bad: $(cat "$work/bad" 2>/dev/null)"; }
+
+# --- the same as a Makefile: as many commands, none before what it needs (make would say so) ---
+run 0 reproduce experiments/table1.yaml --scale ci --runs "$work/none" --export make "$work/made"; prints "runs and their report"
+checks=$((checks + 1))
+[ "$(FROM=. make -n -C "$work/made" runs 2>"$work/err" | grep -c -- --only)" = "$(($(cat "$work/queued") - 1))" ] && [ ! -s "$work/err" ] ||
+    { failed=$((failed + 1)); echo "make: other runs than Slurm's; $(cat "$work/err")"; }
 
 # --- cells of a table ---
 run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain nothing@3; says "no such cell"; prints "uniform@3"

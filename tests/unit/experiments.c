@@ -441,6 +441,9 @@ static void test_rundir(void)
     CHECK_EQ_I(files, 5); /* RESULT, key.txt, stage.yaml, two outputs */
     CHECK_ERR(run_open(&r, d, text2, "id: a\n", false, e), E_USAGE, "holds a run made with other parameters");
     CHECK(run_state(d, key) == RUN_COMPLETE); /* and was left alone */
+    CHECK_OK(run_open(&r, d, text, "id: b\n", false, e)); /* another process was faster */
+    CHECK(r.complete && !dir_exists(r.work) && !file_exists(path_join(path, d, "LOCK")));
+    CHECK_OK(run_verify(d, &files, e));
     CHECK_OK(file_write(path_join(path, d, "out/sub/b.txt"), "bet!", 4, e));
     CHECK_ERR(run_verify(d, &files, e), E_CHECK, "out/sub/b.txt' differs");
     CHECK(remove(path) == 0);

@@ -300,7 +300,7 @@ static void test_export(void)
     CHECK_OK(remove_tree(runs, e));
     open_two(m, p);
     const struct plan *const both[] = {&p[0], &p[1]};
-    CHECK_OK(export_slurm(both, 2, command, "dashlab reproduce all.yaml", "two", path_join(jobs_dir, dir, "jobs"), &jobs, e));
+    CHECK_OK(export_plans(EXPORT_SLURM, both, 2, command, "dashlab reproduce all.yaml", "two", path_join(jobs_dir, dir, "jobs"), &jobs, e));
     CHECK_EQ_I(jobs, 8);
     CHECK_OK(file_read(path_join(path, jobs_dir, "submit.sh"), 0, &s, e));
     const char *use = nth(&p[0], "use", 3)->planned, *pick = nth(&p[0], "pick", 1)->planned;
@@ -312,6 +312,14 @@ static void test_export(void)
     CHECK_OK(file_read(path_join(path, jobs_dir, want), 0, &s, e));
     snprintf(want, sizeof want, "exec dashlab reproduce a.yaml --only 'use:%.12s' --wait --no-reports\n", use);
     CHECK(strstr(str_c(&s), want) && strstr(str_c(&s), "#SBATCH --requeue\n"));
+    str_clear(&s);
+    path_join(jobs_dir, dir, "make");
+    CHECK_OK(export_plans(EXPORT_MAKE, both, 2, command, "dashlab reproduce '$all.yaml'", "two", jobs_dir, &jobs, e));
+    CHECK_EQ_I(jobs, 8);
+    CHECK_OK(file_read(path_join(path, jobs_dir, "Makefile"), 0, &s, e));
+    snprintf(want, sizeof want, "\nuse-%.12s: pick-%.12s\n\tcd \"$$FROM\" && dashlab reproduce a.yaml --only 'use:%.12s' --wait ", use,
+             pick, use);
+    CHECK(strstr(str_c(&s), want) && strstr(str_c(&s), "\tdashlab reproduce '$$all.yaml'\n"));
     str_free(&s);
     close_two(m, p);
 }
