@@ -19,23 +19,37 @@ int64_t cuda_free_bytes(const struct backend *be)
     return 0;
 }
 
-bool cuda_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear *l, int count)
+bool cuda_linear_many(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k, const struct step_linear *l,
+                      int count)
 {
     UNUSED(be);
     UNUSED(x);
+    UNUSED(norm);
     UNUSED(rows);
     UNUSED(k);
     UNUSED(l);
     UNUSED(count);
     return false;
 }
-bool cuda_add_norm(struct backend *be, const struct step_add_norm *d)
+bool cuda_linear_swiglu(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k,
+                        const struct step_linear *l, struct view h)
+{
+    UNUSED(be);
+    UNUSED(x);
+    UNUSED(norm);
+    UNUSED(rows);
+    UNUSED(k);
+    UNUSED(l);
+    UNUSED(h);
+    return false;
+}
+bool cuda_attn_new(struct backend *be, const struct step_attn *d)
 {
     UNUSED(be);
     UNUSED(d);
     return false;
 }
-bool cuda_rope_put(struct backend *be, const struct step_rope_put *d)
+bool cuda_gdn_token(struct backend *be, const struct step_gdn *d)
 {
     UNUSED(be);
     UNUSED(d);
@@ -53,9 +67,9 @@ void cuda_replay_end(struct backend *be, struct view kept)
     UNUSED(be);
     UNUSED(kept);
 }
-int cuda_fused(const struct backend *be)
+bool cuda_fused(const struct backend *be)
 {
     UNUSED(be);
-    return 0;
+    return false;
 }
 #endif

@@ -21,11 +21,26 @@ static void count(struct backend *be, struct cost c)
     be->bytes += c.bytes;
 }
 
-void be_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear *l, int n)
+/* The norm as an op of its own; its result, or x without one. */
+static struct view normed(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k, bool done)
+{
+    if (!norm || !norm->w.p)
+        return x;
+    struct op_rmsnorm d = {.y = norm->h, .x = x, .w = norm->w, .rows = rows, .dim = k, .eps = norm->eps};
+    if (done)
+        count(be, cost_rmsnorm(&d));
+    else
+        be_rmsnorm(be, &d);
+    return norm->h;
+}
+
+void be_linear_many(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k, const struct step_linear *l,
+                    int n)
 {
     if (n < 1 || n > STEP_LINEAR_MAX)
         BUG("%d products of one input (1..%d)", n, (int)STEP_LINEAR_MAX);
-    bool done = !be->failed && is_cuda(be) && cuda_linear_many(be, x, rows, k, l, n);
+    bool done = !be->failed && is_cuda(be) && cuda_linear_many(be, x, norm, rows, k, l, n);
+    x = normed(be, x, norm, rows, k, done);
     for (int i = 0; i < n; i++) {
         struct op_gemm d = gemm_of(x, rows, k, &l[i]);
         if (done)
@@ -35,42 +50,75 @@ void be_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k, 
     }
 }
 
-void be_add_norm(struct backend *be, const struct step_add_norm *d)
+void be_linear_swiglu(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k,
+                      const struct step_linear l[2], struct view h)
 {
-    int64_t n = d->rows * d->dim;
-    struct op_mix sum = {.y = view_at(d->u, 0, n), .x = {view_at(d->x, 0, n), view_at(d->y, 0, n)}, .p = {1, 1}, .count = 2, .n = n};
-    struct op_rmsnorm norm = {.y = d->h, .x = sum.y, .w = d->w, .rows = d->rows, .dim = d->dim, .eps = d->eps};
-    if (!be->failed && is_cuda(be) && cuda_add_norm(be, d)) {
-        count(be, cost_mix(&sum));
-        count(be, cost_rmsnorm(&norm));
+    struct op_swiglu f = {.h = h, .g = l[0].y, .u = l[1].y, .n = rows * l[0].n};
+    if (l[0].n != l[1].n || l[0].add || l[1].add)
+        BUG("a gate of %" PRId64 " outputs with %" PRId64 " of up, or sums", l[0].n, l[1].n);
+    if (!be->failed && is_cuda(be) && cuda_linear_swiglu(be, x, norm, rows, k, l, h)) {
+        x = normed(be, x, norm, rows, k, true);
+        for (int i = 0; i < 2; i++) {
+            struct op_gemm d = gemm_of(x, rows, k, &l[i]);
+            count(be, cost_gemm(&d));
+        }
+        count(be, cost_swiglu(&f));
         return;
     }
-    be_mix(be, &sum);
-    be_rmsnorm(be, &norm);
+    be_linear_many(be, x, norm, rows, k, l, 2);
+    be_swiglu(be, &f);
 }
 
-static struct op_rope rope_of(const struct step_rope_put *d, struct view x, int64_t heads)
+bool be_adds_in_place(const struct backend *be, int64_t rows)
 {
-    return (struct op_rope){
-        .x = x, .cos = d->cos, .sin = d->sin, .pos = d->pos, .rows = d->rows, .heads = heads, .dim = d->kdim, .max_pos = d->max_pos};
+    return rows <= 16 && is_cuda(be) && cuda_fused(be);
 }
 
-void be_rope_put(struct backend *be, const struct step_rope_put *d)
+void be_gdn_token(struct backend *be, const struct step_gdn *d)
 {
-    struct op_rope q = rope_of(d, d->q, d->h), k = rope_of(d, d->k, d->g);
-    struct op_gather keys = {.dst = d->keys, .src = d->k, .di = d->di, .rows = d->rows, .dim = d->g * d->kdim};
-    struct op_gather values = {.dst = d->values, .src = d->v, .di = d->di, .rows = d->rows, .dim = d->g * d->vdim};
-    if (!be->failed && is_cuda(be) && cuda_rope_put(be, d)) {
+    if (!be->failed && is_cuda(be) && cuda_gdn_token(be, d)) {
+        count(be, cost_gdn_prep(&d->prep));
+        count(be, cost_gdn(&d->gdn));
+        count(be, cost_gdn_out(&d->out));
+        return;
+    }
+    be_gdn_prep(be, &d->prep);
+    be_gdn(be, &d->gdn);
+    be_gdn_out(be, &d->out);
+}
+
+static struct op_rope rope_of(const struct step_attn *d, struct view x, int64_t heads)
+{
+    return (struct op_rope){.x = x,
+                            .cos = d->cos,
+                            .sin = d->sin,
+                            .pos = d->pos,
+                            .rows = d->attn.seqs->rows,
+                            .heads = heads,
+                            .dim = d->attn.kdim,
+                            .max_pos = d->max_pos};
+}
+
+void be_attn_new(struct backend *be, const struct step_attn *d)
+{
+    const struct op_attn *a = &d->attn;
+    int64_t rows = a->seqs->rows;
+    struct op_rope q = rope_of(d, a->q, a->h), k = rope_of(d, d->k, a->g);
+    struct op_gather keys = {.dst = a->k, .src = d->k, .di = d->di, .rows = rows, .dim = a->g * a->kdim};
+    struct op_gather values = {.dst = a->v, .src = d->v, .di = d->di, .rows = rows, .dim = a->g * a->vdim};
+    if (!be->failed && is_cuda(be) && cuda_attn_new(be, d)) {
         count(be, cost_rope(&q));
         count(be, cost_rope(&k));
         count(be, cost_gather(&keys));
         count(be, cost_gather(&values));
+        count(be, cost_attn(a));
         return;
     }
     be_rope(be, &q);
     be_rope(be, &k);
     be_gather(be, &keys);
     be_gather(be, &values);
+    be_attn(be, a);
 }
 
 bool be_replay_begin(struct backend *be, const struct replay_key *key, struct view *kept)

@@ -2,41 +2,55 @@
  * What only decoding uses. A step over a few tokens is hundreds of small ops, so that the time between them counts. Every call below has
  * the value of the table ops named with it, and is those ops on a backend without something better; FLOPs and bytes are counted as theirs.
  *
- * CUDA has something better, off by default until tests/device.sh has run with it on: with DASHLAB_CUDA_FUSED=1 the calls are single kernels for
- * bf16 and up to 16 rows (2: also products with more than 12288 outputs, which are cuBLASLt's else); with DASHLAB_CUDA_GRAPH=1 a step's
- * launches are recorded once and replayed.
+ * CUDA has something better: for bf16 and up to 16 rows the calls are single kernels, and a step's launches are recorded once and replayed.
+ * DASHLAB_CUDA_STEP=ops leaves both out, =fused the recording: for finding an error, and for the tests that compare.
  */
 #ifndef KERNELS_STEP_H
 #define KERNELS_STEP_H
 
 #include "kernels/backend.h"
+#include "kernels/ops.h"
 
-/* y [rows, n] (=|+=) x W^T (+ bias): one be_gemm for each of `count` weights w [n, k] on the same x [rows, k]. */
+/*
+ * What stands before products: be_rmsnorm of their input x [rows, k] by w, to h. w absent (or no struct): nothing. h is memory for it; what
+ * it holds afterwards is not said.
+ */
+struct step_norm {
+    struct view w, h;
+    double eps;
+};
+/* y [rows, n] (=|+=) x W^T (+ bias): one be_gemm for each of `count` weights w [n, k] on the same x [rows, k] or its norm. */
 struct step_linear {
     struct view y, w, bias;
     int64_t n;
     bool add;
 };
 enum { STEP_LINEAR_MAX = 8 };
-void be_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear *l, int count);
+void be_linear_many(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k, const struct step_linear *l,
+                    int count);
 
-/* u = x + y, h = norm of u: be_mix, be_rmsnorm. All [rows, dim]; u is neither x nor y, h may be x or y. */
-struct step_add_norm {
-    struct view u, h, x, y, w;
-    int64_t rows, dim;
-    double eps;
-};
-void be_add_norm(struct backend *be, const struct step_add_norm *d);
+/* h [rows, l[0].n] = silu(l[0]'s product) times l[1]'s: be_linear_many, be_swiglu. Whether l[].y are written is not said. */
+void be_linear_swiglu(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k,
+                      const struct step_linear l[2], struct view h);
 
 /*
- * q [rows, h, kdim] rotated in place; k [rows, g, kdim] rotated to rows di of keys, v [rows, g, vdim] to rows di of values: be_rope twice,
- * be_gather twice. What k holds afterwards is not said.
+ * Attention of new rows, which go into the cache first: attn.q [rows, h, kdim] is rotated, k [rows, g, kdim] rotated to rows di of attn.k,
+ * v [rows, g, vdim] to rows di of attn.v: be_rope twice, be_gather twice, be_attn. What attn.q and k hold afterwards is not said.
  */
-struct step_rope_put {
-    struct view q, k, v, keys, values, di, cos, sin, pos;
-    int64_t rows, h, g, kdim, vdim, max_pos;
+struct step_attn {
+    struct op_attn attn;
+    struct view k, v, di, cos, sin, pos;
+    int64_t max_pos;
 };
-void be_rope_put(struct backend *be, const struct step_rope_put *d);
+void be_attn_new(struct backend *be, const struct step_attn *d);
+
+/* be_gdn_prep, be_gdn, be_gdn_out on one new token a sequence, with states. Of what they write only the states and out.y are said. */
+struct step_gdn {
+    struct op_gdn_prep prep;
+    struct op_gdn gdn;
+    struct op_gdn_out out;
+};
+void be_gdn_token(struct backend *be, const struct step_gdn *d);
 
 /*
  * Replaying. A caller that is about to make the same op calls as before, on the same addresses and with the same host values (what differs
@@ -53,12 +67,19 @@ struct replay_key {
 bool be_replay_begin(struct backend *be, const struct replay_key *key, struct view *kept);
 void be_replay_end(struct backend *be, struct view kept);
 
+/* Whether a product of so many rows adds to what is there before it rounds, at no cost: a residual stream is then best added to in place.
+ */
+bool be_adds_in_place(const struct backend *be, int64_t rows);
+
 /* The CUDA backend's part (stubs in a build without it). False: not for these, nothing done. */
-bool cuda_linear_many(struct backend *be, struct view x, int64_t rows, int64_t k, const struct step_linear *l, int count);
-bool cuda_add_norm(struct backend *be, const struct step_add_norm *d);
-bool cuda_rope_put(struct backend *be, const struct step_rope_put *d);
+bool cuda_linear_many(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k, const struct step_linear *l,
+                      int count);
+bool cuda_linear_swiglu(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k,
+                        const struct step_linear *l, struct view h);
+bool cuda_attn_new(struct backend *be, const struct step_attn *d);
+bool cuda_gdn_token(struct backend *be, const struct step_gdn *d);
 bool cuda_replay_begin(struct backend *be, const struct replay_key *key, struct view *kept);
 void cuda_replay_end(struct backend *be, struct view kept);
-int cuda_fused(const struct backend *be); /* $DASHLAB_CUDA_FUSED of when it was opened */
+bool cuda_fused(const struct backend *be); /* bf16, and not with DASHLAB_CUDA_STEP=ops */
 
 #endif

@@ -17,7 +17,8 @@ struct ffn_save {
 struct ffn_type {
     const char *name;
     int (*params)(const struct ffn *x, struct mixer_param out[FFN_MAX_PARAMS]);
-    void (*fwd)(const struct mx *c, const struct ffn *x, struct view h, struct view y, struct ffn_save *sv);
+    void (*fwd)(const struct mx *c, const struct ffn *x, struct view h, struct view y, bool add,
+                struct ffn_save *sv); /* y =, += when add */
     /* h is asked for only with parameter gradients (absent otherwise). dh (=). */
     void (*bwd)(const struct mx *c, const struct ffn *x, struct view h, struct view dy, struct view dh, const struct ffn_save *sv);
 };

@@ -42,7 +42,7 @@ static struct view bias_of(const struct param *p)
     return p ? p->w : NO_VIEW;
 }
 
-static void dense_fwd(const struct mx *c, const struct ffn *x, struct view h, struct view y, struct ffn_save *sv)
+static void dense_fwd(const struct mx *c, const struct ffn *x, struct view h, struct view y, bool add, struct ffn_save *sv)
 {
     size_t mark = dmem_mark(c->tmp);
     struct dmem *a = c->save ? c->keep : c->tmp;
@@ -50,12 +50,17 @@ static void dense_fwd(const struct mx *c, const struct ffn *x, struct view h, st
     struct view g = dmem_take(a, c->be->act, rows * x->f), u = dmem_take(a, c->be->act, rows * x->f);
     struct step_linear l[2] = {{.y = g, .w = x->p[P_GATE]->w, .bias = bias_of(x->p[P_GATEB]), .n = x->f},
                                {.y = u, .w = x->p[P_UP]->w, .bias = bias_of(x->p[P_UPB]), .n = x->f}};
-    be_linear_many(c->be, h, rows, x->d, l, 2);
-    linear_fwd(c->be, rows, y, activated(c, x, g, u), x->p[P_DOWN], x->p[P_DOWNB], false);
+    struct view act;
     if (c->save) {
+        be_linear_many(c->be, h, NULL, rows, x->d, l, 2);
+        act = activated(c, x, g, u);
         sv->v[S_G] = g;
         sv->v[S_U] = u;
+    } else {
+        act = dmem_take(c->tmp, c->be->act, rows * x->f);
+        be_linear_swiglu(c->be, h, &c->norm, rows, x->d, l, act);
     }
+    linear_fwd(c->be, rows, y, act, x->p[P_DOWN], x->p[P_DOWNB], add);
     dmem_release(c->tmp, mark);
 }
 

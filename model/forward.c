@@ -40,10 +40,13 @@ static bool runs(const struct mx *c, const struct mixer *x)
     return x && (c->ops & x->type->kinds);
 }
 
-static void mixers_fwd(const struct run *r, const struct mx *c, int64_t l, struct view h, struct view y, struct layer_save *sv)
+static void mixers_fwd(const struct run *r, struct mx *c, int64_t l, struct view h, struct view y, bool add, struct layer_save *sv)
 {
     const struct layer *lay = &r->m->layer[l];
-    bool add = false;
+    if (runs(c, lay->attn) && runs(c, lay->lin)) { /* two readers */
+        h = mx_normed(c, h);
+        c->norm.w = NO_VIEW;
+    }
     for (int i = 0; i < 2; i++) {
         const struct mixer *x = i ? lay->lin : lay->attn;
         if (!runs(c, x))
@@ -87,52 +90,52 @@ static void layer_fwd(const struct run *r, int64_t l, struct view x, struct view
     if (o->ablate && o->ablate[l])
         be_zero(r->be, y);
     else
-        mixers_fwd(r, &c, l, h, y, sv);
+        mixers_fwd(r, &c, l, h, y, false, sv);
     if (o->on_mixer)
         o->on_mixer(o->ctx, l, h, y);
     add_rows(r->be, u, x, y);
     norm_rows(r, h, o->save ? sv->rstd2 : NO_VIEW, u, lay->norm2);
-    lay->ffn.type->fwd(&c, &lay->ffn, h, y, o->save ? &sv->ffn : NULL);
+    lay->ffn.type->fwd(&c, &lay->ffn, h, y, false, o->save ? &sv->ffn : NULL);
     add_rows(r->be, out, u, y);
     dmem_release(&a->tmp, mark);
 }
 
-/* The same while decoding. h: norm of x by this layer's first weight; on return out is the layer's output and h its norm by `next`. The
- * sums and norms of layer_fwd, in pairs. */
-static void layer_step(const struct run *r, int64_t l, struct view x, struct view u, struct view out, struct view h,
-                       const struct param *next, const struct fwd_opts *o)
+/* The same while decoding, to x; u is memory. Norms are left to the products that follow them, and sums, where that is free, to those
+ * before. */
+static void layer_step(const struct run *r, int64_t l, struct view x, struct view u, const struct fwd_opts *o)
 {
     struct acts *a = r->a;
     size_t mark = dmem_mark(&a->tmp);
     const struct layer *lay = &r->m->layer[l];
     struct mx c = layer_ctx(r, lay, false, false);
-    struct view y = dmem_take(&a->tmp, r->be->act, x.n);
-    struct step_add_norm d = {
-        .u = u, .h = h, .x = x, .y = y, .w = lay->norm2->w, .rows = r->b->seqs.rows, .dim = r->m->cfg.d, .eps = r->m->cfg.eps};
-    if (o->ablate && o->ablate[l])
+    const bool in_place = be_adds_in_place(r->be, r->b->seqs.rows), ablated = o->ablate && o->ablate[l];
+    struct view h = dmem_take(&a->tmp, r->be->act, x.n), y = in_place ? x : dmem_take(&a->tmp, r->be->act, x.n);
+    if (in_place)
+        u = x;
+    c.norm = (struct step_norm){.w = lay->norm1->w, .h = h, .eps = r->m->cfg.eps};
+    if (!ablated)
+        mixers_fwd(r, &c, l, x, y, in_place, NULL);
+    else if (!in_place)
         be_zero(r->be, y);
-    else
-        mixers_fwd(r, &c, l, h, y, NULL);
-    be_add_norm(r->be, &d);
-    lay->ffn.type->fwd(&c, &lay->ffn, h, y, NULL);
-    d.u = out;
-    d.x = u;
-    d.w = next->w;
-    be_add_norm(r->be, &d);
+    if (!in_place)
+        add_rows(r->be, u, x, y);
+    c.norm.w = lay->norm2->w;
+    lay->ffn.type->fwd(&c, &lay->ffn, u, y, in_place, NULL);
+    if (!in_place)
+        add_rows(r->be, x, u, y);
     dmem_release(&a->tmp, mark);
 }
 
 static void model_run_step(const struct run *r, const struct fwd_opts *o, struct view x)
 {
     struct acts *a = r->a;
-    const struct mcfg *cfg = &r->m->cfg;
     struct view u = dmem_take(&a->keep, r->be->act, x.n);
-    a->hidden = dmem_take(&a->keep, r->be->act, x.n);
-    norm_rows(r, a->hidden, NO_VIEW, x, r->m->layer[0].norm1);
-    for (int64_t l = 0; l < cfg->L; l++)
-        layer_step(r, l, x, u, x, a->hidden, l + 1 < cfg->L ? r->m->layer[l + 1].norm1 : r->m->norm, o);
+    for (int64_t l = 0; l < r->m->cfg.L; l++)
+        layer_step(r, l, x, u, o);
     a->x_last = x;
     a->rstd_last = NO_VIEW;
+    a->hidden = dmem_take(&a->keep, r->be->act, x.n);
+    norm_rows(r, a->hidden, NO_VIEW, x, r->m->norm);
 }
 
 void acts_reset(struct acts *a)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels/ops.h"
+#include "kernels/step.h"
 
 const struct mixer_type *mixer_type_of(enum mixer_kind k)
 {
@@ -21,15 +22,18 @@ struct view param_grad(const struct backend *be, const struct param *p)
 
 void linear_fwd(struct backend *be, int64_t rows, struct view y, struct view x, const struct param *w, const struct param *bias, bool add)
 {
-    be_gemm(be, &(struct op_gemm){.c = y,
-                                  .a = x,
-                                  .b = w->w,
-                                  .bias = bias ? bias->w : NO_VIEW,
-                                  .m = rows,
-                                  .n = w->dims[0],
-                                  .k = w->dims[1],
-                                  .tb = true,
-                                  .accumulate = add});
+    struct step_linear l = {.y = y, .w = w->w, .bias = bias ? bias->w : NO_VIEW, .n = w->dims[0], .add = add};
+    be_linear_many(be, x, NULL, rows, w->dims[1], &l, 1);
+}
+
+struct view mx_normed(const struct mx *c, struct view h)
+{
+    const struct step_norm *n = &c->norm;
+    if (!n->w.p)
+        return h;
+    int64_t rows = c->seqs->rows;
+    be_rmsnorm(c->be, &(struct op_rmsnorm){.y = n->h, .x = h, .w = n->w, .rows = rows, .dim = h.n / rows, .eps = n->eps});
+    return n->h;
 }
 
 void linear_bwd(struct backend *be, int64_t rows, struct view dx, bool add, struct view dy, struct view x, const struct param *w,

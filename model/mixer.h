@@ -12,6 +12,7 @@
 
 #include "model/batch.h"
 #include "model/cfg.h"
+#include "kernels/step.h"
 #include "model/dmem.h"
 #include "model/param.h"
 
@@ -77,6 +78,7 @@ struct mx {
     bool scaled;                   /* false: one operator, p = 1, nothing is scaled */
     const struct cache_rows *rows; /* decoding only */
     int32_t slot0;
+    struct step_norm norm; /* decoding: what is given as h is still to be normed by it; w absent: it is normed */
 };
 struct mixer_init {
     uint64_t seed;
@@ -124,6 +126,8 @@ struct mx mixer_ctx(struct backend *be, struct dmem *keep, struct dmem *tmp, con
 void linear_fwd(struct backend *be, int64_t rows, struct view y, struct view x, const struct param *w, const struct param *bias, bool add);
 void linear_bwd(struct backend *be, int64_t rows, struct view dx, bool add, struct view dy, struct view x, const struct param *w,
                 const struct param *bias, bool wgrad);
+/* h, normed if it is still to be; asked for once. */
+struct view mx_normed(const struct mx *c, struct view h);
 /* Whether bwd is to compute this parameter's gradient. */
 static inline bool param_wants(const struct param *p, bool wgrad)
 {

@@ -265,39 +265,30 @@ static void project_new(const struct mx *c, const struct mixer *x, struct view h
         out[i] = dmem_take(c->tmp, c->be->act, c->seqs->rows * w->dims[0]);
         l[i] = (struct step_linear){.y = out[i], .w = w->w, .bias = bias ? bias->w : NO_VIEW, .n = w->dims[0]};
     }
-    be_linear_many(c->be, h, c->seqs->rows, x->s.d, l, 3);
+    be_linear_many(c->be, h, &c->norm, c->seqs->rows, x->s.d, l, 3);
 }
 
-/* q (rotated) of new tokens whose keys and values go to rows di of the cache and are read from there. */
-static struct view put_new(const struct mx *c, const struct mixer *x, struct view h, struct view keys, struct view values, struct view di)
+/* Attention of new tokens whose keys and values go to rows di of the cache and are read from there; d lacks q. */
+static void attn_new(const struct mx *c, const struct mixer *x, struct view h, struct view di, struct op_attn *d)
 {
     int64_t rows = c->seqs->rows;
     struct view p[3], pre, rstd;
     if (x->p[P_QN] || x->p[P_KN]) {
-        struct view q = project(c, c->tmp, x, h, P_Q, x->s.h, &pre, &rstd), k = project(c, c->tmp, x, h, P_K, x->s.g, &pre, &rstd);
-        struct view v = dmem_take(c->tmp, c->be->act, rows * x->s.g * x->s.vdim);
+        h = mx_normed(c, h);
+        d->q = project(c, c->tmp, x, h, P_Q, x->s.h, &pre, &rstd);
+        struct view k = project(c, c->tmp, x, h, P_K, x->s.g, &pre, &rstd), v = dmem_take(c->tmp, c->be->act, rows * x->s.g * x->s.vdim);
         linear_fwd(c->be, rows, v, h, x->p[P_V], x->p[P_VB], false);
-        put_rows(c, keys, di, k, NO_VIEW, rows, x->s.g * x->s.kdim);
-        put_rows(c, values, di, v, NO_VIEW, rows, x->s.g * x->s.vdim);
-        return q;
+        put_rows(c, d->k, di, k, NO_VIEW, rows, x->s.g * x->s.kdim);
+        put_rows(c, d->v, di, v, NO_VIEW, rows, x->s.g * x->s.vdim);
+        be_attn(c->be, d);
+        return;
     }
     project_new(c, x, h, p);
-    be_rope_put(c->be, &(struct step_rope_put){.q = p[0],
-                                               .k = p[1],
-                                               .v = p[2],
-                                               .keys = keys,
-                                               .values = values,
-                                               .di = di,
-                                               .cos = c->rope->cos,
-                                               .sin = c->rope->sin,
-                                               .pos = c->pos,
-                                               .rows = rows,
-                                               .h = x->s.h,
-                                               .g = x->s.g,
-                                               .kdim = x->s.kdim,
-                                               .vdim = x->s.vdim,
-                                               .max_pos = c->rope->rows});
-    return p[0];
+    d->q = p[0];
+    be_attn_new(
+        c->be,
+        &(struct step_attn){
+            .attn = *d, .k = p[1], .v = p[2], .di = di, .cos = c->rope->cos, .sin = c->rope->sin, .pos = c->pos, .max_pos = c->rope->rows});
 }
 
 /* What the window still sees of the past, then the new rows, in one stretch a sequence: q; keys and values become the stretch. */
@@ -323,37 +314,31 @@ static struct view lay_out(const struct mx *c, const struct mixer *x, struct vie
 static void attn_step(const struct mx *c, const struct mixer *x, struct view h, struct view y, bool add, struct mixer_cache *cache)
 {
     size_t mark = dmem_mark(c->tmp);
-    struct view q, fresh[2] = {NO_VIEW, NO_VIEW}, o2 = NO_VIEW, keys = cache->v[0], values = cache->v[1];
     int64_t rows = c->seqs->rows, no = rows * x->s.h * x->s.vdim, nk = x->s.g * x->s.kdim, nv = x->s.g * x->s.vdim;
-    struct view o = dmem_take(c->tmp, c->be->act, no);
-    if (has_both(c))
-        o2 = dmem_take(c->tmp, c->be->act, no);
     const struct ring_rows *w = c->ops & MIX_BIT(MIX_FULL) ? NULL : cache_ring(c->rows, (int32_t)x->s.window);
-    const struct seqs *seqs = w ? &w->seqs : &c->rows->full;
-    int32_t ring = w && w->single ? w->window : 0;
-    if (!w || w->single) /* into the cache first, then look at it; a ring takes one new token a sequence */
-        q = put_new(c, x, h, keys, values, w ? w->put_di : c->rows->full_di);
-    else
-        q = lay_out(c, x, h, w, cache, &keys, &values, fresh);
-    be_attn(c->be, &(struct op_attn){.q = q,
-                                     .k = keys,
-                                     .v = values,
-                                     .o = o,
-                                     .o2 = o2,
-                                     .seqs = seqs,
-                                     .h = x->s.h,
-                                     .g = x->s.g,
-                                     .kdim = x->s.kdim,
-                                     .vdim = x->s.vdim,
-                                     .window = window1(c, x),
-                                     .window2 = has_both(c) ? (int32_t)x->s.window : 0,
-                                     .ring = ring,
-                                     .scale = attn_scale(x)});
-    if (w && !w->single) {
+    struct op_attn d = {.k = cache->v[0],
+                        .v = cache->v[1],
+                        .o = dmem_take(c->tmp, c->be->act, no),
+                        .o2 = has_both(c) ? dmem_take(c->tmp, c->be->act, no) : NO_VIEW,
+                        .seqs = w ? &w->seqs : &c->rows->full,
+                        .h = x->s.h,
+                        .g = x->s.g,
+                        .kdim = x->s.kdim,
+                        .vdim = x->s.vdim,
+                        .window = window1(c, x),
+                        .window2 = has_both(c) ? (int32_t)x->s.window : 0,
+                        .ring = w && w->single ? w->window : 0,
+                        .scale = attn_scale(x)};
+    if (!w || w->single) { /* into the cache first, then look at it; a ring takes one new token a sequence */
+        attn_new(c, x, h, w ? w->put_di : c->rows->full_di, &d);
+    } else {
+        struct view fresh[2];
+        d.q = lay_out(c, x, mx_normed(c, h), w, cache, &d.k, &d.v, fresh);
+        be_attn(c->be, &d);
         put_rows(c, cache->v[0], w->put_di, fresh[0], w->put_si, w->n_put, nk);
         put_rows(c, cache->v[1], w->put_di, fresh[1], w->put_si, w->n_put, nv);
     }
-    linear_fwd(c->be, rows, y, mixed(c, x, o, o2), x->p[P_O], x->p[P_OB], add);
+    linear_fwd(c->be, rows, y, mixed(c, x, d.o, d.o2), x->p[P_O], x->p[P_OB], add);
     dmem_release(c->tmp, mark);
 }
 

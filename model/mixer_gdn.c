@@ -127,7 +127,7 @@ static void project_new(const struct mx *c, struct dmem *a, const struct mixer *
             v[to[i]] = dmem_take(a, to[i] == S_A || to[i] == S_B ? c->be->stat : c->be->act, c->seqs->rows * w->dims[0]);
         l[i] = (struct step_linear){.y = v[to[i]], .w = w->w, .n = w->dims[0]};
     }
-    be_linear_many(c->be, h, c->seqs->rows, x->s.d, l, n);
+    be_linear_many(c->be, h, &c->norm, c->seqs->rows, x->s.d, l, n);
 }
 
 /* Everything up to the recurrence's inputs. state: the convolutions' last inputs (views of the sequences in the batch), or NULL. */
@@ -171,8 +171,6 @@ static void gdn_maps(const struct mx *c, struct dmem *a, const struct mixer *x, 
         v[S_GATE] = dmem_take(a, be->act, rows * v_width(x));
         linear_fwd(be, rows, v[S_GATE], h, x->p[P_G], NULL, false);
     }
-    struct op_gdn_prep d = prep_of(c, x, v);
-    be_gdn_prep(be, &d);
     v[S_O] = dmem_take(a, be->act, rows * v_width(x));
 }
 
@@ -181,20 +179,24 @@ static double gdn_scale(const struct mixer *x)
     return 1 / sqrt((double)x->s.kdim);
 }
 
-/* The normed and gated heads in new memory; rstd may be absent. */
+/* To the normed and gated heads in new memory; rstd may be absent. */
+static struct op_gdn_out out_of(const struct mx *c, const struct mixer *x, const struct view *v, struct view rstd)
+{
+    return (struct op_gdn_out){.y = dmem_take(c->tmp, c->be->act, c->seqs->rows * v_width(x)),
+                               .rstd = rstd,
+                               .o = v[S_O],
+                               .w = x->p[P_ONORM]->w,
+                               .gate = v[S_GATE],
+                               .rows = c->seqs->rows,
+                               .hv = x->s.g,
+                               .vdim = x->s.vdim,
+                               .eps = x->s.eps};
+}
 static struct view gdn_heads(const struct mx *c, const struct mixer *x, const struct view *v, struct view rstd)
 {
-    struct view y = dmem_take(c->tmp, c->be->act, c->seqs->rows * v_width(x));
-    be_gdn_out(c->be, &(struct op_gdn_out){.y = y,
-                                           .rstd = rstd,
-                                           .o = v[S_O],
-                                           .w = x->p[P_ONORM]->w,
-                                           .gate = v[S_GATE],
-                                           .rows = c->seqs->rows,
-                                           .hv = x->s.g,
-                                           .vdim = x->s.vdim,
-                                           .eps = x->s.eps});
-    return y;
+    struct op_gdn_out d = out_of(c, x, v, rstd);
+    be_gdn_out(c->be, &d);
+    return d.y;
 }
 
 static struct view weighted(const struct mx *c, struct view y)
@@ -213,6 +215,8 @@ static void gdn_fwd(const struct mx *c, const struct mixer *x, struct view h, st
     struct view v[MIXER_MAX_SAVE] = {0};
     int64_t rows = c->seqs->rows;
     gdn_maps(c, a, x, h, NULL, v);
+    struct op_gdn_prep prep = prep_of(c, x, v);
+    be_gdn_prep(c->be, &prep);
     if (c->save) {
         v[S_RSTD] = dmem_take(a, c->be->stat, rows * x->s.g);
         v[S_AINV] = dmem_take(a, c->be->act, rows * x->s.g * GDN_CHUNK);
@@ -400,21 +404,24 @@ static void gdn_step(const struct mx *c, const struct mixer *x, struct view h, s
     for (int i = 0; i < (x->s.conv ? 4 : 1); i++)
         state[i] = view_at(cache->v[i], c->slot0 * cache->elems[i], c->seqs->n * cache->elems[i]);
     gdn_maps(c, c->tmp, x, h, state + 1, v);
-    be_gdn(c->be, &(struct op_gdn){.o = v[S_O],
-                                   .s_out = state[0],
-                                   .q = v[S_Q],
-                                   .k = v[S_K],
-                                   .v = v[S_V],
-                                   .g = v[S_G],
-                                   .beta = v[S_BETA],
-                                   .s_in = state[0],
-                                   .seqs = c->seqs,
-                                   .h = x->s.h,
-                                   .hv = x->s.g,
-                                   .kdim = x->s.kdim,
-                                   .vdim = x->s.vdim,
-                                   .scale = gdn_scale(x)});
-    linear_fwd(c->be, c->seqs->rows, y, weighted(c, gdn_heads(c, x, v, NO_VIEW)), x->p[P_O], NULL, add);
+    struct step_gdn d = {.prep = prep_of(c, x, v),
+                         .gdn = {.o = v[S_O],
+                                 .s_out = state[0],
+                                 .q = v[S_Q],
+                                 .k = v[S_K],
+                                 .v = v[S_V],
+                                 .g = v[S_G],
+                                 .beta = v[S_BETA],
+                                 .s_in = state[0],
+                                 .seqs = c->seqs,
+                                 .h = x->s.h,
+                                 .hv = x->s.g,
+                                 .kdim = x->s.kdim,
+                                 .vdim = x->s.vdim,
+                                 .scale = gdn_scale(x)},
+                         .out = out_of(c, x, v, NO_VIEW)};
+    be_gdn_token(c->be, &d);
+    linear_fwd(c->be, c->seqs->rows, y, weighted(c, d.out.y), x->p[P_O], NULL, add);
     dmem_release(c->tmp, mark);
 }
 

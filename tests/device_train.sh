@@ -53,13 +53,12 @@ smollm2)
     exit $code
     ;;
 decode)
-    nine=3,7,11,15,19,23,27,31,35
+    nine=full:3,7,11,15,19,23,27,31,35
     for layers in "" "--layers $nine"; do
         for context in 4096 32768; do
-            for mode in "0 0" "1 0" "0 1" "1 1" "1 2"; do
-                set -- $mode
-                echo "graph $1, fused $2, context $context ${layers:-teacher}"
-                DASHLAB_CUDA_GRAPH=$1 DASHLAB_CUDA_FUSED=$2 piece "$dir/dashlab" bench infer $gpu --model qwen2.5-3b $layers --context $context --batch 16 --decode 64 --warmup 1 --reps 3 || exit $?
+            for step in ops fused recorded; do
+                echo "$step, context $context ${layers:-teacher}"
+                DASHLAB_CUDA_STEP=$step piece "$dir/dashlab" bench infer $gpu --model qwen2.5-3b $layers --context $context --batch 16 --decode 64 --warmup 1 --reps 3 || exit $?
             done
         done
     done

@@ -98,7 +98,7 @@ static inline bool check_close_f64(const char *what, const double *got, const do
 static inline bool check_close_f32(const char *what, const float *got, const float *ref, size_t n, double atol, double rtol,
                                    const char *why)
 {
-    double *a = malloc((n + 1) * sizeof *a), *b = malloc((n + 1) * sizeof *b);
+    double *a = calloc(n + 1, sizeof *a), *b = calloc(n + 1, sizeof *b);
     if (!a || !b)
         abort();
     for (size_t i = 0; i < n; i++) {

@@ -87,6 +87,10 @@ static bool attn_in_of(struct backend *be, attn_in<T> *x, const D *d, const stru
 /* Tensor-core kernels (bf16); false = not for these shapes, nothing done. attn_mma.cu, attn_mma_bwd.cu. */
 bool attn_mma(struct backend *be, const attn_in<bf16> &x, const attn_out<bf16> &out, const struct seqs *s);
 bool attn_mma_bwd(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf16> &d);
+/* Few queries of a sequence against many keys: attn_split.cu. fresh: of each sequence's one new token, which the call puts into the cache.
+ */
+struct attn_fresh;
+bool attn_split(struct backend *be, const attn_in<bf16> &x, const attn_out<bf16> &out, const struct seqs *s, const attn_fresh *fresh);
 /* The same on Hopper's asynchronous tensor cores, for queries by the hundred: attn_wg.cu, attn_wg_bwd.cu. */
 bool attn_wg(struct backend *be, const attn_in<bf16> &x, const attn_out<bf16> &out);
 bool attn_wg_bwd(struct backend *be, const attn_in<bf16> &x, const attn_grad<bf16> &d);
@@ -174,6 +178,61 @@ static __device__ __forceinline__ void attn_emit(const attn_in<bf16> &x, bf16 *t
                     st2(to + at * x.vdim + 8 * n + 2 * t, o[i][n][2 * h] * inv, o[i][n][2 * h + 1] * inv);
             if (lse && t == 0)
                 lse[at] = m[i][h] * x.scale + logf(sum);
+        }
+}
+
+/* Keys j0 .. j0 + ROWS - 1 of one kv head, K and V. */
+template <int D, int ROWS>
+static __device__ __forceinline__ void load_kv(bf16 *k, bf16 *v, const attn_in<bf16> &x, const attn_seq &s, int kvh, int j0, int tid)
+{
+    constexpr int LD = tile_ld<bf16>(D), U = D / 8;
+    if (!x.ring) {
+        tile_load<ROWS, D, 128>(k, LD, x.k + (int64_t)(s.kv + j0) * x.ldk + kvh * x.kdim, x.ldk, s.nk - j0, x.kdim, true, tid);
+        tile_load<ROWS, D, 128>(v, LD, x.v + (int64_t)(s.kv + j0) * x.ldv + kvh * x.vdim, x.ldv, s.nk - j0, x.vdim, true, tid);
+        return;
+    }
+#pragma unroll 1
+    for (int u = tid; u < ROWS * U; u += 128) {
+        const int r = u / U, c = u % U * 8, j = j0 + r;
+        const bool on = j < s.nk;
+        const int64_t row = on ? attn_kv_row(x, s, j) : s.kv;
+        cp_async16(k + r * LD + c, x.k + row * x.ldk + kvh * x.kdim + (c < x.kdim ? c : 0), on && c < x.kdim);
+        cp_async16(v + r * LD + c, x.v + row * x.ldv + kvh * x.vdim + (c < x.vdim ? c : 0), on && c < x.vdim);
+    }
+}
+
+/* Online softmax over one tile of scores: s becomes 2^(s - m) with the new maxima, o and l are rescaled. sl2 = scale log2 e; m, l per row
+ * (16-row tile, upper/lower). */
+template <int MT, int NT, int NO>
+static __device__ __forceinline__ void soften(float (&s)[MT][NT][4], float (&o)[MT][NO][4], float (&m)[MT][2], float (&l)[MT][2], float sl2)
+{
+#pragma unroll
+    for (int t = 0; t < MT; t++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float top = m[t][h];
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+                top = fmaxf(top, fmaxf(s[t][n][2 * h], s[t][n][2 * h + 1]));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            const float base = top == -INFINITY ? 0 : top * sl2, f = exp2_f(fmaf(m[t][h], sl2, -base));
+            float sum = 0;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float p = exp2_f(fmaf(s[t][n][2 * h + e], sl2, -base));
+                    s[t][n][2 * h + e] = p;
+                    sum += p;
+                }
+            m[t][h] = top;
+            l[t][h] = fmaf(l[t][h], f, sum);
+#pragma unroll
+            for (int n = 0; n < NO; n++) {
+                o[t][n][2 * h] *= f;
+                o[t][n][2 * h + 1] *= f;
+            }
         }
 }
 

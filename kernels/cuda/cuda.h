@@ -4,7 +4,7 @@
  * afterwards, so an op needs no check of its own launches. Calls that return a status go through CUDA_OK.
  * Precision: T is be->act (float or __nv_bfloat16); all arithmetic is float, sums are float, tensor-core operands are T. Float means float:
  * no TF32. Statistics are float.
- * Determinism: no atomics in reductions; partial sums are written to the workspace and added in a fixed order that depends on shapes only.
+ * Determinism: no atomics in reductions (counters of arrived blocks aside: the last one adds, in order); partial sums are written to the workspace and added in a fixed order that depends on shapes only.
  */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
@@ -33,7 +33,7 @@ extern "C" {
 
 typedef __nv_bfloat16 bf16;
 
-enum { CUDA_EXTRA = 32 };
+enum { CUDA_EXTRA = 32, CUDA_COUNTERS = 1 << 14 };
 struct cuda_lt;
 struct cuda_graphs; /* step.cu */
 struct cuda_backend {
@@ -49,10 +49,11 @@ struct cuda_backend {
     size_t extra_bytes[CUDA_EXTRA];
     int n_extra;
     struct cuda_lt *lt; /* gemm.cu */
+    unsigned *counters; /* step.cu */
     struct cuda_graphs *graphs;
     int64_t epoch;   /* grows when device memory is freed */
-    bool use_graphs; /* $DASHLAB_CUDA_GRAPH=1: decoding steps are recorded and replayed */
-    int fused;       /* $DASHLAB_CUDA_FUSED: 1, 2: calls of kernels/step.h are kernels of their own */
+    bool use_graphs; /* decoding steps are recorded and replayed */
+    bool fused;      /* calls of kernels/step.h are kernels of their own */
     /* What is named when something fails: the op that runs, with its descriptor while it does; the first begun since the last wait. */
     const char *op, *first_op;
     enum op_id op_id;
@@ -78,6 +79,8 @@ void cuda_ws_settle(struct backend *be);
 void cuda_step_begin(struct backend *be, const char *name);
 void cuda_step_end(struct backend *be);
 void cuda_graphs_close(struct backend *be);
+/* CUDA_COUNTERS zeros, by which the last block of several knows that it is; it sets its counter to zero again. NULL: sticky error. */
+unsigned *cuda_counters(struct backend *be);
 /* Sets the sticky error for a failed call: op, shape, call and CUDA's words. */
 void cuda_fail(struct backend *be, cudaError_t rc, const char *what);
 /* "op 'gemm' (c 512x64 f32, a ...)" of the op that runs, for messages. */

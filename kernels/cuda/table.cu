@@ -399,9 +399,9 @@ int backend_open_cuda(struct backend *be, enum dtype act, struct err *e)
         return err_nomem(e, sizeof *c, "the cuda backend");
     const char *sync = getenv("DASHLAB_CUDA_SYNC");
     c->sync_each = sync && *sync && strcmp(sync, "0");
-    const char *graph = getenv("DASHLAB_CUDA_GRAPH"), *fused = getenv("DASHLAB_CUDA_FUSED");
-    c->use_graphs = graph && !strcmp(graph, "1") && !c->sync_each;
-    c->fused = fused ? atoi(fused) : 0;
+    const char *step = getenv("DASHLAB_CUDA_STEP");
+    c->fused = !step || strcmp(step, "ops");
+    c->use_graphs = c->fused && (!step || strcmp(step, "fused")) && !c->sync_each;
     be->impl = c;
     be->ops = &table;
     be->act = act;
