@@ -76,7 +76,7 @@ static int print_memory(const struct repro *r, struct err *e)
     for (size_t k = 0; k < r->n_parts; k++)
         for (size_t i = 0; i < r->part[k].p.n; i++) {
             const struct node *n = r->part[k].p.nodes[i];
-            most = n->state != RUN_COMPLETE && (!most || n->cost.memory_bytes > most->cost.memory_bytes) ? n : most;
+            most = n->state != RUN_COMPLETE && !n->stage->borrow && (!most || n->cost.memory_bytes > most->cost.memory_bytes) ? n : most;
         }
     if (!most || most->cost.memory_bytes <= 0)
         return 0;
@@ -344,7 +344,7 @@ static int check_part(const struct part *t, int *missing, const struct node **mo
     }
     printf("%s: scale %s: %zu stages, %zu runs, %zu reports: valid\n", t->m.path, t->m.scale, t->m.n_stages, t->p.n, t->m.n_reports);
     for (size_t i = 0; i < t->p.n; i++)
-        if (!*most || t->p.nodes[i]->cost.memory_bytes > (*most)->cost.memory_bytes)
+        if (!t->p.nodes[i]->stage->borrow && (!*most || t->p.nodes[i]->cost.memory_bytes > (*most)->cost.memory_bytes))
             *most = t->p.nodes[i];
     return 0;
 }

@@ -57,8 +57,10 @@ static const char *device(const struct node *n, struct arena *a)
 /* Value of "KIND:NAME" for a run; "" when the run has none. */
 static const char *value_of(struct plan *p, const struct node *n, const char *name, struct arena *a)
 {
-    if (*name == '=')
+    if (*name == '=' && (!n->stage->borrow || *rep_text(p, n, name + 1)))
         return rep_text(p, n, name + 1);
+    if (*name == '=') /* made elsewhere: what was asked for */
+        name++;
     if (!strcmp(name, "@micro_steps"))
         return micro_steps(n, a);
     if (!strcmp(name, "@tokens_run"))

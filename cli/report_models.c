@@ -82,12 +82,14 @@ static void own_row(struct plan *p, struct table *t, struct arena *a, const stru
     size_t r = table_row(t, block);
     const struct node *by = search ? search : select;
     double budget = rep_number(p, by, "budget"), searched = rep_number(p, by, "tokens"),
-           trained = rep_number(p, align, "tokens") + rep_number(p, made, "tokens");
+           trained = (align ? rep_number(p, align, "tokens") : 0) + rep_number(p, made, "tokens");
     cell_text(table_cell(t, r, C_MODEL), finite_f64(budget) ? arena_printf(a, "%s (B=%g)", n->label, budget) : n->label);
     count_cell(table_cell(t, r, C_RUN), one_run(search, a));
     count_cell(table_cell(t, r, C_ALL), searched);
     count_cell(table_cell(t, r, C_TRAIN), trained);
     count_cell(table_cell(t, r, C_SUM), trained + searched);
+    if (made && !align)
+        table_cell(t, r, C_TRAIN)->note = table_note(t, "Stage 3; Stage 1 is an input, its tokens are not counted");
     if (by && !strcmp(rep_text(p, by, "filled"), "false"))
         table_cell(t, r, C_MODEL)->note = table_note(t, "no run of this search filled its column; the closest set at or under it");
     score_cell(p, t, table_cell(t, r, C_RULER), ruler_of(n, ruler, k), "mean", 1, res);

@@ -241,7 +241,8 @@ static const char *settings(const struct sel_data *d)
     if (distill)
         str_printf(&s, " Stage 3: %s tokens, learning rates %s and %s (mixers), window %s.", node_str(distill, "tokens"),
                    node_str(distill, "lr"), node_str(distill, "lr_mixer"), node_str(distill, "window"));
-    double share = align ? sel_number(d->p, align, "pack.answer_share") : NAN;
+    const struct node *fed = align ? align : distill; /* Stage 1 may be an input */
+    double share = fed ? sel_number(d->p, fed, "pack.answer_share") : NAN;
     if (finite_f64(share))
         str_printf(&s, " Answer tokens are %.1f %% of the training tokens.", 100 * share);
     const char *out = arena_strdup(d->a, str_c(&s));

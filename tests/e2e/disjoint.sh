@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Nothing of Table 1's evaluation samples stands in its training data (scale tiny; or of the manifest given): makes both by `reproduce --only` and compares them with disjoint.c.
+# Nothing of Table 1's evaluation samples stands in its training data, nor in those of its bundled Stage 1 (scale tiny; or of the manifest given): makes both by `reproduce --only` and compares them with disjoint.c.
 set -u
 bin=${DASHLAB_BIN:-build/dashlab}
 [ -x "$bin" ] || { echo "SKIPPED: no dashlab executable at '$bin'"; exit 77; }
@@ -20,6 +20,12 @@ dirs=()
 for id in $train; do
     dirs+=("$(dir "$id")")
 done
+if [ $# = 0 ]; then # the bundled Stage 1
+    stage1=experiments/tiny/stage1.yaml
+    only=$(sed -n 's/.*{id: \([a-z0-9-]*\), kind: ruler-gen.*/\1/p' $stage1 | paste -sd,)
+    "$bin" reproduce $stage1 --scale tiny --only "$only" --no-reports --runs "$tmp/runs1" --quiet >/dev/null 2>"$tmp/err" || { tail -n 5 "$tmp/err"; exit 1; }
+    dirs+=("$tmp"/runs1/ruler-gen-*/out)
+fi
 # The essay sentences are held to it once every training stage that has essays in its samples names texts of its own.
 strict=1
 grep -E 'id: train-[a-z0-9-]*, kind: ruler-gen' $manifest | grep -E 'niah_(single_[23]|multi)' | grep -v -q 'essays:' && strict=0
