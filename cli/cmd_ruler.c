@@ -9,6 +9,7 @@
 #include "core/pool.h"
 
 static const char *const flavours[] = {"compact", "nvidia", "lm-eval", NULL};
+static const char *const froms[] = {"start", "anywhere", NULL};
 static const char *const orders[] = {"forward", "reversed", NULL};
 
 static int lengths_of(const char *text, int64_t *out, size_t cap, size_t *n, struct err *e)
@@ -37,7 +38,7 @@ static int chunks_of(const char *text, int64_t *i, int64_t *n, struct err *e)
 
 struct gen_args {
     const char *tokenizer, *length, *tasks, *flavour, *data, *out, *essays, *pretok, *wonderwords;
-    const char *squad, *hotpotqa, *words, *chat, *chunks, *order, *task_file;
+    const char *squad, *hotpotqa, *words, *chat, *chunks, *order, *task_file, *essay_from;
     int64_t samples, numpy_seed;
     bool flat, force, seeded, numpy_seeded; /* seeded: the option was given */
 };
@@ -49,7 +50,8 @@ static int options_of(const struct gen_args *g, const struct common *c, struct r
     *o = (struct ruler_gen_opts){.lengths = lengths, .tasks = g->tasks, .samples = g->samples, .seed = c->seed, .flavour = g->flavour,
                                  .data_dir = g->data, .essays = g->essays, .wonderwords = g->wonderwords, .squad = g->squad,
                                  .hotpotqa = g->hotpotqa, .words = g->words, .chat = g->chat, .remove_newline_tab = g->flat,
-                                 .reversed = !strcmp(g->order, "reversed"), .force = g->force, .task_file = g->task_file};
+                                 .reversed = !strcmp(g->order, "reversed"), .force = g->force, .task_file = g->task_file,
+                                 .essay_anywhere = !strcmp(g->essay_from, "anywhere")};
     if (!strcmp(g->flavour, "lm-eval")) { /* the harness' own defaults are 0 and 1234; its --seed N sets both */
         o->seed = g->seeded ? c->seed : 0;
         o->numpy_seed = g->seeded ? &c->seed : NULL;
@@ -112,7 +114,8 @@ static int gen_make(const struct gen_args *g, const struct common *c, struct err
 static int ruler_gen_cmd(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
-    struct gen_args g = {.length = "", .flavour = "compact", .wonderwords = "2.2.0", .order = "forward", .samples = 500};
+    struct gen_args g = {.length = "", .flavour = "compact", .wonderwords = "2.2.0", .order = "forward", .essay_from = "start",
+                         .samples = 500};
     const struct opt opts[] = {{.name = "tokenizer", .type = OPT_STR, .dst = &g.tokenizer, .arg = "PATH",
                                 .help = "model folder, tokenizer.json, or bytes4 (ceil(bytes / 4), for tests)", .group = "Data"},
                                {.name = "pretok", .type = OPT_STR, .dst = &g.pretok, .arg = "NAME",
@@ -131,8 +134,12 @@ static int ruler_gen_cmd(int argc, char **argv, struct err *e)
                                 .help = "compact (small windows; not reference RULER), nvidia or lm-eval", .group = "Data"},
                                {.name = "data", .type = OPT_STR, .dst = &g.data, .arg = "DIR",
                                 .help = "word lists, sentence data, questions; default: bundled", .group = "Data"},
-                               {.name = "essays", .type = OPT_STR, .dst = &g.essays, .arg = "FILE",
-                                .help = "haystack text; default: bundled public-domain novels", .group = "Data"},
+                               {.name = "essays", .type = OPT_STR, .dst = &g.essays, .arg = "PATH",
+                                .help = "haystack text, a file or a folder of them; default: bundled public-domain novels",
+                                .group = "Data"},
+                               {.name = "essay-from", .type = OPT_STR, .dst = &g.essay_from, .arg = "start|anywhere", .words = froms,
+                                .help = "where a sample's haystack begins; anywhere (compact): at a sentence drawn for each, for training",
+                                .group = "Data"},
                                {.name = "wonderwords", .type = OPT_STR, .dst = &g.wonderwords, .arg = "VERSION", .help = "2.2.0 or 3.0",
                                 .group = "Data"},
                                {.name = "squad", .type = OPT_STR, .dst = &g.squad, .arg = "FILE",

@@ -24,6 +24,7 @@ struct param_spec {
     const char *help;
     bool fan;                 /* PT_REF(S): one instance for each point of what it refers to (at most one such parameter a kind) */
     bool free;                /* not part of the key: does not change results */
+    bool later;               /* its default is not part of the key: runs made before there was a choice keep theirs */
     const char *instead;      /* where this parameter, a PT_REF, is given, its run's value of the same name stands */
     bool whole;               /* PT_REF: all of the run matters (its scores), not the identity that a by_content kind shows */
 };

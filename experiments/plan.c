@@ -527,6 +527,12 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
     return 0;
 }
 
+static bool in_key(const struct node *n, size_t i)
+{
+    const struct param_spec *ps = &n->kind->params[i];
+    return n->value[i] && !ps->free && !(ps->later && !strcmp(n->value[i], ps->def));
+}
+
 static int key_text(struct plan *p, struct node *n, struct str *text, bool *known, struct err *e)
 {
     str_printf(text, "schema 1\nkind %s\nversion %d\n", n->kind->name, n->kind->version);
@@ -534,7 +540,7 @@ static int key_text(struct plan *p, struct node *n, struct str *text, bool *know
         const struct param_spec *ps = &n->kind->params[i];
         if (!n->value[i])
             continue;
-        if (!ps->free)
+        if (in_key(n, i))
             TRY(key_value(p, n, i, text, known, e));
         else if (ps->type == PT_REF || ps->type == PT_REFS || ps->type == PT_PATH) {
             const struct input *in = find_input(p->m, n->value[i], strlen(n->value[i]));
@@ -552,7 +558,7 @@ static int set_planned(struct plan *p, struct node *n, struct err *e)
     str_printf(&text, "kind %s\nversion %d\n", n->kind->name, n->kind->version);
     for (size_t i = 0; rc == 0 && i < n->kind->n_params; i++) {
         bool known = true;
-        if (!n->value[i] || n->kind->params[i].free)
+        if (!in_key(n, i))
             continue;
         for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
             str_printf(&text, "%s plan %s\n", n->kind->params[i].name, n->ref[i][k]->planned);

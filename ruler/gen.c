@@ -77,6 +77,16 @@ int gen_count(struct gen *g, const char *p, size_t n, int64_t *out, struct err *
     return 0;
 }
 
+void gen_place(struct gen *g, int64_t index)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a of the name: the stream */
+    if (!g->anywhere)
+        return;
+    for (const char *z = g->task->name; *z; z++)
+        h = (h ^ (unsigned char)*z) * UINT64_C(0x100000001b3);
+    g->essay_first = g->res->sentence[ctr_below((uint64_t)g->seed, h, (uint64_t)(index - PLACE_SEARCH), g->res->n_sentences)];
+}
+
 int gen_add(struct list *l, const struct str *s, struct err *e)
 {
     TRY(str_ok(s, "a task's text", e));

@@ -24,6 +24,8 @@ struct ruler_res {
     struct str essay; /* white space collapsed */
     size_t *word_end; /* [n_words] byte offset behind each word */
     size_t n_words;
+    size_t *sentence; /* [n_sentences] the word each of the essay's sentences begins with; NULL = not asked for */
+    size_t n_sentences;
     struct punkt *punkt;
     char essay_sha[65], nouns_sha[65], adjs_sha[65], verbs_sha[65], punkt_sha[65];
     struct list english; /* words of RULER's english_words.json, in its order; empty = not given */
@@ -45,6 +47,7 @@ struct ruler_res {
 struct ruler_sources {
     const char *data_dir;
     const char *essays, *wonderwords; /* as in ruler_gen_opts */
+    bool sentences;                   /* ruler_res.sentence is wanted */
     const char *words;                /* english_words.json: an object whose values are the words */
     const char *qa[2];                /* as ruler_qa_load takes them */
     int (*also)(void *ctx, struct err *e); /* something of the caller's to be done at the same time, or NULL */
@@ -60,6 +63,7 @@ void ruler_word(const struct ruler_res *r, int64_t i, struct str *out);
 struct splits {
     struct split_cache {
         int64_t n; /* words, 0 = free */
+        size_t first;
         struct str text;
         struct span *s;
         size_t n_s;
@@ -69,8 +73,8 @@ struct splits {
     int64_t made;
 };
 void splits_free(struct splits *s);
-/* The first n words (repeated when there are fewer), split into sentences; borrowed until 16 other sizes were asked for. */
-int ruler_essay(const struct ruler_res *r, struct splits *s, int64_t n, const struct split_cache **out, struct err *e);
+/* n words from word `first` on, behind the last one the first again, split into sentences; borrowed until 16 others were asked for. */
+int ruler_essay(const struct ruler_res *r, struct splits *s, size_t first, int64_t n, const struct split_cache **out, struct err *e);
 /* E_INPUT for an empty file and for what a server answers in place of a file. */
 int ruler_not_html(const char *path, struct err *e);
 /* which 0: SQuAD 2.0's JSON; 1: HotpotQA's (context as pairs, or as the columns of the Hugging Face form). */
@@ -140,6 +144,8 @@ struct gen {
     struct ruler_counter counter;
     bool compact, flat; /* flat: the reference's remove_newline_tab */
     bool harness;       /* lm-evaluation-harness' variant: seed is that of the fixed shuffles, py, np and cwe_py go on from task to task */
+    bool anywhere;      /* compact: gen_place draws where the essay begins */
+    size_t essay_first; /* the word it begins with */
     const char *before, *after; /* chat template around the task's, "" = none */
     int64_t max_len, seed;
     bool np_given; /* numpy's stream starts from np_start, not from seed */
@@ -201,8 +207,14 @@ int qa_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
  * streams too are set. */
 int gen_task(struct gen *g, int64_t samples, struct str *out, struct err *e);
 /*
- * The essay's first n words with things inserted at depths that are drawn, in the order given. GEN_RETRY: more than the 40 depths there
- * are.
+ * anywhere: draws where the essay of sample `index` begins, for all its tries; PLACE_SEARCH: of the size search (and of vt's example).
+ * The start of a sentence, from a stream of seed, task and index alone: the tasks' own streams do not notice.
+ */
+enum { PLACE_SEARCH = -1 };
+void gen_place(struct gen *g, int64_t index);
+/*
+ * n words of the essay from essay_first on with things inserted at depths that are drawn, in the order given. GEN_RETRY: more than the
+ * 40 depths there are.
  */
 int gen_essay(struct gen *g, int64_t n, const struct list *insert, struct str *ctx, struct err *e);
 /* The record of g->text (cut at the prefix), g->answers. niah: index is found here. The harness' form: gen_prefix set = the text holds no

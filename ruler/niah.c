@@ -87,7 +87,7 @@ int gen_essay(struct gen *g, int64_t n, const struct list *insert, struct str *c
     int64_t pos[ARRAY_LEN(depths)];
     if (m > ARRAY_LEN(depths))
         return GEN_RETRY;
-    TRY(ruler_essay(g->res, g->splits, n, &c, e));
+    TRY(ruler_essay(g->res, g->splits, g->essay_first, n, &c, e));
     if (py_sample(&g->py, ARRAY_LEN(depths), (int64_t)m, pos))
         return err_nomem(e, 1024, "drawing depths");
     for (size_t i = 0; i < m; i++)
@@ -223,8 +223,10 @@ int niah_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
         r.words = true;
         r.limit = (int64_t)g->res->n_words;
     }
+    gen_place(g, PLACE_SEARCH);
     TRY(gen_search(g, niah_text, &r, &size, e));
     for (int64_t i = 0; i < samples; i++) {
+        gen_place(g, i);
         TRY(gen_fit(g, niah_text, &r, size, r.extra, &tokens, e));
         TRY(gen_record(g, i, tokens, out, e));
     }

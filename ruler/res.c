@@ -133,36 +133,72 @@ static int load_english(struct ruler_res *r, const char *path, struct err *e)
     return rc;
 }
 
-static int load_essay(struct ruler_res *r, const char *path, struct err *e)
+/* A file's text behind *all; sha is the file's. */
+static int essay_file(struct str *all, const char *path, char sha[65], struct err *e)
 {
     struct str raw = STR_INIT;
     size_t n = strlen(path);
     struct jdoc d = {0};
-    int rc = sha256_file(path, r->essay_sha, e);
+    int rc = sha256_file(path, sha, e);
     if (!rc && n > 5 && strcmp(path + n - 5, ".json") == 0) {
         const char *z;
         rc = ruler_not_html(path, e);
         rc = rc ? rc : jdoc_load(&d, path, 64u << 20, e);
         rc = rc ? rc : jget_str(&d, d.root, "", "text", &z, e);
         if (!rc)
-            squeeze(&r->essay, z, strlen(z));
+            str_puts(all, z);
         jdoc_free(&d);
-    } else {
-        rc = rc ? rc : text_load(path, 64u << 20, &raw, e);
-        bool bad = false;
-        int len;
-        for (size_t i = 0; !rc && i < raw.len; i += (size_t)len) {
-            len = 1;
-            if (raw.p[i] > 0 && raw.p[i] <= '~')
-                continue;
-            uint32_t cp = utf8_next(raw.p + i, raw.len - i, &len, &bad);
-            if (bad || !cp)
-                rc = ERR(e, E_INPUT, "'%s': byte %zu is %s, expected a text in UTF-8", path, i, bad ? "not UTF-8" : "a zero byte");
-        }
-        if (!rc)
-            squeeze(&r->essay, str_c(&raw), raw.len);
-        str_free(&raw);
+        return rc;
     }
+    rc = rc ? rc : text_load(path, 64u << 20, &raw, e);
+    bool bad = false;
+    int len;
+    for (size_t i = 0; !rc && i < raw.len; i += (size_t)len) {
+        len = 1;
+        if (raw.p[i] > 0 && raw.p[i] <= '~')
+            continue;
+        uint32_t cp = utf8_next(raw.p + i, raw.len - i, &len, &bad);
+        if (bad || !cp)
+            rc = ERR(e, E_INPUT, "'%s': byte %zu is %s, expected a text in UTF-8", path, i, bad ? "not UTF-8" : "a zero byte");
+    }
+    if (!rc)
+        str_add(all, str_c(&raw), raw.len);
+    str_free(&raw);
+    return rc;
+}
+
+/* The texts of a folder, READMEs and hidden files left out, in the order of their names, and one hash for all. */
+static int essay_folder(struct str *all, const char *dir, char sha[65], struct err *e)
+{
+    struct names names;
+    struct str sums = STR_INIT;
+    char path[1024];
+    TRY(dir_list(dir, &names, e));
+    int rc = 0;
+    for (size_t i = 0; !rc && i < names.n; i++) {
+        if (names.v[i][0] == '.' || strncmp(names.v[i], "README", 6) == 0 || dir_exists(path_join(path, dir, names.v[i])))
+            continue;
+        if (all->len)
+            str_putc(all, '\n');
+        rc = essay_file(all, path, sha, e);
+        str_printf(&sums, "%s  %s\n", sha, names.v[i]); /* as sha256sum prints it */
+    }
+    names_free(&names);
+    rc = rc ? rc : str_ok(&sums, "essay", e);
+    rc = rc ? rc : sha256_buf(str_c(&sums), sums.len, sha, e);
+    str_free(&sums);
+    return rc;
+}
+
+static int load_essay(struct ruler_res *r, const char *path, struct err *e)
+{
+    struct str raw = STR_INIT;
+    bool dir = dir_exists(path);
+    int rc = (dir ? essay_folder : essay_file)(&raw, path, r->essay_sha, e);
+    rc = rc ? rc : str_ok(&raw, "essay", e);
+    if (!rc)
+        squeeze(&r->essay, str_c(&raw), raw.len);
+    str_free(&raw);
     rc = rc ? rc : str_ok(&r->essay, "essay", e);
     if (rc)
         return rc;
@@ -170,7 +206,7 @@ static int load_essay(struct ruler_res *r, const char *path, struct err *e)
     for (size_t i = 0; i < r->essay.len; i++)
         words += r->essay.p[i] == ' ';
     if (!r->essay.len || (r->essay.len == 1 && r->essay.p[0] == ' '))
-        return ERR(e, E_INPUT, "'%s': the file holds no text", path);
+        return ERR(e, E_INPUT, "'%s': the %s holds no text", path, dir ? "folder" : "file");
     if (words < 2)
         return ERR(e, E_INPUT, "'%s': one word, expected a long text", path);
     r->word_end = malloc(words * sizeof *r->word_end);
@@ -212,6 +248,23 @@ static int find_sentences(const struct ruler_res *r, const char *path, struct er
     }
     return n < 2 ? ERR(e, E_INPUT, "'%s': %zu words without the end of a sentence; needles are put between sentences", path, r->n_words)
                  : 0;
+}
+
+/* The words that the essay's sentences begin with. */
+static int mark_sentences(struct ruler_res *r, struct err *e)
+{
+    struct span *s = NULL;
+    size_t n, word = 0;
+    TRY(punkt_split(r->punkt, r->essay.p, r->essay.len, &s, &n, e));
+    r->sentence = malloc((n + 1) * sizeof *r->sentence);
+    for (size_t i = 0; r->sentence && i < n; i++) {
+        while (r->word_end[word] <= s[i].from)
+            word++;
+        if (!i || r->sentence[r->n_sentences - 1] != word)
+            r->sentence[r->n_sentences++] = word;
+    }
+    free(s);
+    return r->sentence ? 0 : err_nomem(e, n * sizeof *r->sentence, "sentences");
 }
 
 int ruler_not_html(const char *path, struct err *e)
@@ -281,7 +334,8 @@ int ruler_res_load(struct ruler_res *r, const struct ruler_sources *s, struct er
             *e = x.err[i];
             return -1;
         }
-    return find_sentences(r, x.essay, e);
+    TRY(find_sentences(r, x.essay, e));
+    return s->sentences ? mark_sentences(r, e) : 0;
 }
 
 void ruler_res_free(struct ruler_res *r)
@@ -294,6 +348,7 @@ void ruler_res_free(struct ruler_res *r)
     list_free(&r->cwe);
     str_free(&r->essay);
     free(r->word_end);
+    free(r->sentence);
     punkt_free(r->punkt);
     list_free(&r->english);
     for (size_t i = 0; i < ARRAY_LEN(r->qa); i++)
@@ -310,10 +365,10 @@ void splits_free(struct splits *s)
     *s = (struct splits){0};
 }
 
-int ruler_essay(const struct ruler_res *r, struct splits *s, int64_t n, const struct split_cache **out, struct err *e)
+int ruler_essay(const struct ruler_res *r, struct splits *s, size_t first, int64_t n, const struct split_cache **out, struct err *e)
 {
     for (size_t i = 0; i < ARRAY_LEN(s->v); i++) {
-        if (s->v[i].n == n) {
+        if (s->v[i].n == n && s->v[i].first == first) {
             *out = &s->v[i];
             return 0;
         }
@@ -323,12 +378,11 @@ int ruler_essay(const struct ruler_res *r, struct splits *s, int64_t n, const st
     free(c->s);
     c->s = NULL;
     str_clear(&c->text);
-    size_t left = (size_t)n;
-    while (left) {
-        size_t take = MIN(left, r->n_words);
+    for (size_t left = (size_t)n, at = first; left; at = 0) {
+        size_t take = MIN(left, r->n_words - at), from = at ? r->word_end[at - 1] + 1 : 0;
         if (c->text.len || left != (size_t)n)
             str_putc(&c->text, ' ');
-        str_add(&c->text, r->essay.p, r->word_end[take - 1]);
+        str_add(&c->text, r->essay.p + from, r->word_end[at + take - 1] - from);
         left -= take;
     }
     const char *p = str_c(&c->text);
@@ -346,6 +400,7 @@ int ruler_essay(const struct ruler_res *r, struct splits *s, int64_t n, const st
     s->seconds += now_s() - t;
     s->made++;
     c->n = n;
+    c->first = first;
     *out = c;
     return 0;
 }

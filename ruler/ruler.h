@@ -45,11 +45,12 @@ struct ruler_gen_opts {
     int64_t samples, seed;
     const char *flavour;     /* "compact", "nvidia" or "lm-eval" */
     const char *data_dir;    /* the bundled ruler/data */
-    const char *essays;      /* .json {"text": ...}, .txt or .txt.zst; NULL = data_dir/essay.txt.zst */
+    const char *essays;      /* .json {"text": ...}, .txt or .txt.zst, or a folder of them, joined; NULL = data_dir/essay.txt.zst */
     const char *wonderwords; /* "2.2.0" (NULL = this) or "3.0.0" (also "3.0") */
     /* All below may be left zero. */
     const char *squad, *hotpotqa; /* question files; NULL = data_dir/squad.json, data_dir/hotpotqa.json where they exist */
     const char *words;            /* RULER's english_words.json, for cwe beyond the word lists (nvidia, compact) */
+    bool essay_anywhere;          /* compact: every sample's essay begins at a sentence drawn for it, and goes round at the end */
     const char *chat;             /* chat template: a name of RULER's or a text with {task_template}; NULL = base. Not in lm-eval */
     bool remove_newline_tab;      /* not in lm-eval */
     int64_t chunk, n_chunks;      /* chunk `chunk` of n_chunks: its share of the samples, seed + chunk; 0 chunks = whole. Not in lm-eval */

@@ -298,11 +298,13 @@ static int make_icl(struct gen *g, struct err *e)
 
 int vt_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
+    gen_place(g, PLACE_SEARCH);
     TRY(make_icl(g, e));
     int64_t inc = g->task->stack == S_ESSAY ? 500 : g->max_len < 4096 && !g->harness ? 5 : 10, size, tokens;
     struct size_rule r = {.inc = inc, .lower = smallest(g), .probe = inc, .max = g->max_len, .extra = g->task->gen_tokens + g->icl_tokens};
     TRY(gen_search(g, vt_text, &r, &size, e));
     for (int64_t i = 0; i < samples; i++) {
+        gen_place(g, i);
         if (g->harness) { /* lengths are those of the text without the example, whose tokens are added */
             TRY(gen_fit(g, vt_text, &r, size, r.extra, &tokens, e));
             TRY(insert_icl(g, e));

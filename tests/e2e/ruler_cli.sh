@@ -94,7 +94,23 @@ prints '"ci95"'
 run 0 ruler compare "$work/p1" "$work/p3"
 prints "pairs"
 
-# from a manifest; the same samples
+# haystacks from anywhere, for training: compact alone; the same on one and on two threads; not the samples of the start
+for f in nvidia lm-eval; do
+    gen 2 x --tokenizer bytes4 --flavour $f --essay-from anywhere; says "'anywhere' belongs to 'compact'"
+done
+gen 2 x --tokenizer bytes4 --essay-from middle; says "anywhere"
+prose="--tokenizer $teacher --tasks niah_single_2,niah_multivalue,fwe --length 512 --samples 4 --essays experiments/tiny/prose"
+run 0 ruler gen $prose --essay-from anywhere --out "$work/any1" --threads 1
+run 0 ruler gen $prose --essay-from anywhere --out "$work/any2" --threads 2
+same "$work/any1" "$work/any2"
+run 0 ruler gen $prose --essay-from start --out "$work/begin1"
+run 0 ruler gen $prose --out "$work/begin2"
+same "$work/begin1" "$work/begin2"
+checks=$((checks + 2))
+cmp -s "$work/begin1/niah_single_2/validation.jsonl" "$work/any1/niah_single_2/validation.jsonl" && fail "--essay-from anywhere changes nothing"
+grep -q '"essay_from": "anywhere"' "$work/any1/provenance.json" || fail "provenance.json does not say where essays begin"
+
+# from a manifest; the same samples; a default that came later makes no new run, a flavour without it is refused
 cat >"$work/m.yaml" <<END
 dash: 1
 name: own-tasks
@@ -106,5 +122,13 @@ END
 run 0 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results" --quiet
 checks=$((checks + 1))
 for d in "$work"/runs/ruler-gen-*/out; do same "$work/one" "$d"; done
+sed -i 's/samples: 3}/samples: 3, essay_from: start}/' "$work/m.yaml"
+run 0 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results" --quiet
+sed -i 's/essay_from: start/essay_from: anywhere/' "$work/m.yaml"
+run 0 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results" --quiet
+checks=$((checks + 1))
+[ "$(echo "$work"/runs/ruler-gen-* | wc -w)" = 2 ] || fail "expected two runs of ruler-gen: $(ls "$work/runs")"
+sed -i 's/essay_from: anywhere/essay_from: anywhere, flavour: nvidia/' "$work/m.yaml"
+run 2 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results" --quiet; says "belongs to 'compact'"
 echo "$checks checks, $failed failed"
 [ "$failed" = 0 ]
