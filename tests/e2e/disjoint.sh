@@ -31,5 +31,5 @@ if [ $# = 0 ]; then # the bundled Stage 1
 fi
 # The essay sentences are held to it once every training stage that has essays in its samples names texts of its own.
 strict=1
-grep -E "id: ($(echo "$train" | paste -sd'|')), kind: ruler-gen" $manifest | grep -E 'niah_(single_[23]|multi)' | grep -v -q 'essays:' && strict=0
+grep -E "id: ($(echo "$train" | paste -sd'|')), kind: ruler-gen" $manifest | grep -E 'niah_(single_[23]|multi(key_1|value|query))' | grep -v -q 'essays:' && strict=0
 "$check" $strict ruler/data/essay.txt.zst "$(dir eval-data)" experiments/tiny/prose "${dirs[@]}"
