@@ -32,7 +32,7 @@ static void put_job(const struct exporter *x, const struct node *n, struct str *
     if (x->format == EXPORT_SLURM)
         str_printf(s, ":$job_%.*s", DIGITS, n->planned);
     else
-        str_printf(s, " %s-%.*s", n->stage->id, DIGITS, n->planned);
+        str_printf(s, " %.100s-%.*s", n->stage->id, DIGITS, n->planned);
 }
 
 static void put_needs(const struct exporter *x, const struct node *n, struct str *needs)
@@ -104,26 +104,42 @@ static void make_node(struct exporter *x, const struct node *n, const char *comm
     char target[160], path[1024];
     snprintf(target, sizeof target, "%.100s-%.*s", n->stage->id, DIGITS, n->planned);
     (void)remove(path_join(path, x->dir, target)); /* of an earlier export, before the run was removed */
-    str_printf(&x->rules, "\n%s:%s\n\tcd \"$$FROM\" && ", target, needs);
+    str_printf(&x->rules, "\n%s:%s\n\tcd \"$${FROM:?make the target report}\" && ", target, needs);
     put_recipe(&x->rules, command);
     str_printf(&x->rules, "%s\n\t@touch $@\n", more);
+}
+
+static const char make_head[] = "# The runs of ";
+
+/* A Makefile of another kind is not written over. */
+static int make_free(const char *path, struct err *e)
+{
+    char head[sizeof make_head] = "";
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return 0;
+    size_t n = fread(head, 1, sizeof make_head - 1, f);
+    fclose(f);
+    return n == 0 || !strcmp(head, make_head) ? 0
+                                              : ERR(e, E_USAGE, "--export make: '%s' is another Makefile; give a folder of its own", path);
 }
 
 /* The second make works in DIR, so that targets are names without a path, and hands the first one's folder to the commands. What it
  * returns is not looked at: the report says what failed. */
 static int make_end(const struct exporter *x, const char *report, struct str *s, char path[1024], struct err *e)
 {
+    TRY(make_free(path_join(path, x->dir, "Makefile"), e));
     str_printf(s,
-               "# The runs of %s, a target each, and their reports: make -j N -f DIR/Makefile, from the folder in which reproduce would\n"
+               "%s%s, a target each, and their reports: make -j N -f DIR/Makefile, from the folder in which reproduce would\n"
                "# run, with dashlab in PATH. What needs a failed run is left, the rest is made; the same command goes on. N: as many as\n"
                "# there are cores; each command takes one thread, or as many as --threads said when this was written.\n"
-               "MAKEFLAGS += --output-sync=target\n.PHONY: report runs\n"
-               "report:\n\t-+@m='$(MAKEFILE_LIST)'; FROM=$$(pwd) $(MAKE) -k --no-print-directory -C \"$$(dirname \"$${m# }\")\" runs\n\t",
-               x->name);
+               "MAKEFLAGS += --output-sync=target\nexport DASHLAB_MAKEFILE := $(MAKEFILE_LIST)\n.PHONY: report runs\n"
+               "report:\n\t-+@FROM=$$(pwd) $(MAKE) -k --no-print-directory -C \"$$(dirname \"$${DASHLAB_MAKEFILE# }\")\" runs\n\t",
+               make_head, x->name);
     put_recipe(s, report);
     str_printf(s, "\n\nruns:%s\n%s", str_c(&x->all), str_c(&x->rules));
     TRY(str_ok(s, "Makefile", e));
-    return file_write(path_join(path, x->dir, "Makefile"), str_c(s), s->len, e);
+    return file_write(path, str_c(s), s->len, e);
 }
 
 /* ---- both ---- */

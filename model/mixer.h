@@ -10,9 +10,9 @@
 #ifndef MODEL_MIXER_H
 #define MODEL_MIXER_H
 
+#include "kernels/step.h"
 #include "model/batch.h"
 #include "model/cfg.h"
-#include "kernels/step.h"
 #include "model/dmem.h"
 #include "model/param.h"
 

@@ -176,7 +176,13 @@ static int essay_folder(struct str *all, const char *dir, char sha[65], struct e
     TRY(dir_list(dir, &names, e));
     int rc = 0;
     for (size_t i = 0; !rc && i < names.n; i++) {
-        if (names.v[i][0] == '.' || strncmp(names.v[i], "README", 6) == 0 || dir_exists(path_join(path, dir, names.v[i])))
+        if (names.v[i][0] == '.' || strncmp(names.v[i], "README", 6) == 0)
+            continue;
+        if (strlen(dir) + strlen(names.v[i]) + 2 > sizeof path) {
+            rc = ERR(e, E_INPUT, "'%s' in '%s': a path of more than %zu bytes", names.v[i], dir, sizeof path - 1);
+            break;
+        }
+        if (dir_exists(path_join(path, dir, names.v[i])))
             continue;
         if (all->len)
             str_putc(all, '\n');

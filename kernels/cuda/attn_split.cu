@@ -336,8 +336,8 @@ bool cuda_attn_new(struct backend *be, const struct step_attn *d)
     const struct op_attn *a = &d->attn;
     attn_in<bf16> x;
     bool swap;
-    if (!cuda_fused(be) || a->o2.p || a->seqs->rows != a->seqs->n || a->kdim % 16 || a->vdim % 8 || a->kdim > 128 || a->vdim > 128 ||
-        a->seqs->n > 65535 || a->g > 65535)
+    if (!cuda_fused(be) || !d->di.p || a->o2.p || a->seqs->rows != a->seqs->n || a->kdim % 16 || a->vdim % 8 || a->kdim > 128 ||
+        a->vdim > 128 || a->seqs->n > 65535 || a->g > 65535)
         return false;
     for (int32_t i = 0; i < a->seqs->n; i++)
         if (seqs_qlen(a->seqs, i) != 1)

@@ -4,7 +4,8 @@
  * afterwards, so an op needs no check of its own launches. Calls that return a status go through CUDA_OK.
  * Precision: T is be->act (float or __nv_bfloat16); all arithmetic is float, sums are float, tensor-core operands are T. Float means float:
  * no TF32. Statistics are float.
- * Determinism: no atomics in reductions (counters of arrived blocks aside: the last one adds, in order); partial sums are written to the workspace and added in a fixed order that depends on shapes only.
+ * Determinism: no atomics in reductions (counters of arrived blocks aside: the last one adds, in order); partial sums are written to the
+ * workspace and added in a fixed order that depends on shapes only.
  */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
@@ -78,7 +79,7 @@ void cuda_ws_settle(struct backend *be);
 /* Around a kernel that is no op of the table, as the table does for those. */
 void cuda_step_begin(struct backend *be, const char *name);
 void cuda_step_end(struct backend *be);
-void cuda_graphs_close(struct backend *be);
+void cuda_graphs_close(struct backend *be); /* and the counters */
 /* CUDA_COUNTERS zeros, by which the last block of several knows that it is; it sets its counter to zero again. NULL: sticky error. */
 unsigned *cuda_counters(struct backend *be);
 /* Sets the sticky error for a failed call: op, shape, call and CUDA's words. */

@@ -282,7 +282,9 @@ static int few_groups(struct backend *be, const few_args &a)
 static bool few_prepare(struct backend *be, few_args *a, struct view x, const struct step_norm *norm, int64_t rows, int64_t k,
                         const struct step_linear *l, int count)
 {
-    if (!cuda_fused(be) || rows > 16 || rows < 1 || k % 32 || k < 32 || k > FEW_ALL_K || !aligned16(x.p))
+    if (!cuda_fused(be) || sizeof(few_smem<2>) > cuda_of(be)->smem_optin)
+        return false;
+    if (rows > 16 || rows < 1 || k % 32 || k < 32 || k > FEW_ALL_K || !aligned16(x.p))
         return false;
     if (norm && norm->w.p && !aligned16(norm->w.p))
         return false;

@@ -84,7 +84,7 @@ check "one makes it" [ "$(cat "$work"/said.[1-8] | grep -c '^.1/1. own')" = 1 ]
 
 # --- a Makefile of the collection's runs: side by side, from a path with spaces; what needs a failed run is left, the reports are made all the same, the same command goes on ---
 if command -v make >/dev/null; then
-    here="$work/a folder" && mkdir "$here"
+    here="$work/it's a folder" && mkdir "$here"
     cp "$work"/both.yaml "$work"/good.yaml "$work"/bad.yaml "$here/"
     sed -i 's/^reports:/  - {id: after, kind: select, method: uniform, budget: 2, scores: own, model: teacher}\nreports:/' "$here/bad.yaml"
     makes() { PATH=$(dirname "$bin"):$PATH make --no-print-directory "$@" -f "$here/my jobs/Makefile" >"$work/out" 2>"$work/err"; }
@@ -107,6 +107,12 @@ if command -v make >/dev/null; then
     check "all is made" makes -j 2
     check "the table" [ -s "$here/res/good/tiny/good.tsv" ]
     check "runs" [ "$(ls -d "$here/my runs"/*/OUTPUTS | wc -l)" = 3 ]
+    mkdir "$here/theirs" && echo 'all:' >"$here/theirs/Makefile"
+    "$bin" reproduce "$here/good.yaml" --export make "$here/theirs" >"$work/out" 2>"$work/err"
+    rc=$?
+    check "exit 2 for another Makefile: $rc" [ $rc = 2 ]
+    check "it is named" grep -q "theirs/Makefile' is another Makefile" "$work/err"
+    check "and left" [ "$(cat "$here/theirs/Makefile")" = all: ]
 fi
 
 # --- regress: the first table, or every table of a folder ---

@@ -317,7 +317,7 @@ static void test_export(void)
     CHECK_OK(export_plans(EXPORT_MAKE, both, 2, command, "dashlab reproduce '$all.yaml'", "two", jobs_dir, &jobs, e));
     CHECK_EQ_I(jobs, 8);
     CHECK_OK(file_read(path_join(path, jobs_dir, "Makefile"), 0, &s, e));
-    snprintf(want, sizeof want, "\nuse-%.12s: pick-%.12s\n\tcd \"$$FROM\" && dashlab reproduce a.yaml --only 'use:%.12s' --wait ", use,
+    snprintf(want, sizeof want, "\nuse-%.12s: pick-%.12s\n\tcd \"$${FROM:?make the target report}\" && dashlab reproduce a.yaml --only 'use:%.12s' --wait ", use,
              pick, use);
     CHECK(strstr(str_c(&s), want) && strstr(str_c(&s), "\tdashlab reproduce '$$all.yaml'\n"));
     str_free(&s);
