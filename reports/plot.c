@@ -577,9 +577,9 @@ static void picture_script(const struct picture *f, struct str *s)
     }
     gap_y += titled && between && f->gap_y <= 0 ? 0.16 / f->height : 0;
     top -= titled ? 0.14 / f->height : 0;
-    bottom += turned ? 0.22 / f->height : 0;
+    bottom += turned ? 0.38 / f->height : 0;
     gap_y += turned ? 0.25 / f->height : 0;
-    double left = f->left / f->width, right = 1 - (second ? 0.55 : 0.12) / f->width,
+    double left = f->left / f->width, right = 1 - (second ? 0.74 : 0.12) / f->width,
            w = (right - left - gap_x * (double)(f->cols - 1)) / (double)f->cols;
     double h = (top - bottom - gap_y * (double)(f->rows - 1)) / (double)f->rows;
     if (second)
