@@ -1,7 +1,7 @@
 /*
  * Attention of few queries to many keys on tensor cores, bf16, head dims up to 128, and kernels/step.h's be_attn_new: the query heads of a
  * kv head are rows of one tile, the keys are split over blocks and warps. Partial results are added in order: of up to 8 blocks in the
- * shared memory of a cluster, of more by the block that comes last (5 us more, for few sequences). A block asks for its first keys before
+ * shared memory of a cluster, of more by the block that comes last (slower; for few sequences). A block asks for its first keys before
  * the step's previous kernel has ended.
  */
 #include <cooperative_groups.h>
