@@ -69,6 +69,7 @@ static int data_list(int argc, char **argv, struct err *e)
                    {"RULER words, wonderwords 3.0.0", "ruler/data/wonderwords-3.0.0"},
                    {"RULER sentence data (Punkt, English)", "ruler/data/punkt_english"},
                    {"training prose (public-domain novels)", "experiments/tiny/prose"},
+                   {"more of it, for haystacks of training", "experiments/tiny/novels"},
                    {"tiny teacher", "experiments/tiny/teacher"},
                    {"MMLU, ARC, PIQA, WinoGrande: first documents", "lmeval/data"},
                    {"published layer sets", "baselines/index_sets.tsv"},
