@@ -9,7 +9,7 @@
 #include "core/pool.h"
 
 static const char *const flavours[] = {"compact", "nvidia", "lm-eval", NULL};
-static const char *const froms[] = {"start", "anywhere", NULL};
+static const char *const layouts[] = {"shared", "drawn", NULL};
 static const char *const orders[] = {"forward", "reversed", NULL};
 
 static int lengths_of(const char *text, int64_t *out, size_t cap, size_t *n, struct err *e)
@@ -38,7 +38,7 @@ static int chunks_of(const char *text, int64_t *i, int64_t *n, struct err *e)
 
 struct gen_args {
     const char *tokenizer, *length, *tasks, *flavour, *data, *out, *essays, *pretok, *wonderwords;
-    const char *squad, *hotpotqa, *words, *chat, *chunks, *order, *task_file, *essay_from;
+    const char *squad, *hotpotqa, *words, *chat, *chunks, *order, *task_file, *layout;
     int64_t samples, numpy_seed;
     bool flat, force, seeded, numpy_seeded; /* seeded: the option was given */
 };
@@ -51,7 +51,7 @@ static int options_of(const struct gen_args *g, const struct common *c, struct r
                                  .data_dir = g->data, .essays = g->essays, .wonderwords = g->wonderwords, .squad = g->squad,
                                  .hotpotqa = g->hotpotqa, .words = g->words, .chat = g->chat, .remove_newline_tab = g->flat,
                                  .reversed = !strcmp(g->order, "reversed"), .force = g->force, .task_file = g->task_file,
-                                 .essay_anywhere = !strcmp(g->essay_from, "anywhere")};
+                                 .drawn = !strcmp(g->layout, "drawn")};
     if (!strcmp(g->flavour, "lm-eval")) { /* the harness' own defaults are 0 and 1234; its --seed N sets both */
         o->seed = g->seeded ? c->seed : 0;
         o->numpy_seed = g->seeded ? &c->seed : NULL;
@@ -114,7 +114,7 @@ static int gen_make(const struct gen_args *g, const struct common *c, struct err
 static int ruler_gen_cmd(int argc, char **argv, struct err *e)
 {
     struct common c = COMMON_INIT;
-    struct gen_args g = {.length = "", .flavour = "compact", .wonderwords = "2.2.0", .order = "forward", .essay_from = "start",
+    struct gen_args g = {.length = "", .flavour = "compact", .wonderwords = "2.2.0", .order = "forward", .layout = "shared",
                          .samples = 500};
     const struct opt opts[] = {{.name = "tokenizer", .type = OPT_STR, .dst = &g.tokenizer, .arg = "PATH",
                                 .help = "model folder, tokenizer.json, or bytes4 (ceil(bytes / 4), for tests)", .group = "Data"},
@@ -137,8 +137,9 @@ static int ruler_gen_cmd(int argc, char **argv, struct err *e)
                                {.name = "essays", .type = OPT_STR, .dst = &g.essays, .arg = "PATH",
                                 .help = "haystack text, a file or a folder of them; default: bundled public-domain novels",
                                 .group = "Data"},
-                               {.name = "essay-from", .type = OPT_STR, .dst = &g.essay_from, .arg = "start|anywhere", .words = froms,
-                                .help = "where a sample's haystack begins; anywhere (compact): at a sentence drawn for each, for training",
+                               {.name = "layout", .type = OPT_STR, .dst = &g.layout, .arg = "shared|drawn", .words = layouts,
+                                .help = "place in the essay, order of cwe's and fwe's words; drawn (compact): anew for each sample, for "
+                                "training",
                                 .group = "Data"},
                                {.name = "wonderwords", .type = OPT_STR, .dst = &g.wonderwords, .arg = "VERSION", .help = "2.2.0 or 3.0",
                                 .group = "Data"},

@@ -15,7 +15,7 @@
 /* ---- ruler-gen ---- */
 
 static const char *const flavour_words[] = {"compact", "nvidia", NULL};
-static const char *const from_words[] = {"start", "anywhere", NULL};
+static const char *const layout_words[] = {"shared", "drawn", NULL};
 static const struct param_spec gen_params[] = {
     {.name = "model", .type = PT_REF, .help = "whose tokenizer counts the tokens"},
     {.name = "lengths", .type = PT_INTS, .unit = "tokens", .def = "1024", .lo = 64, .hi = 1e7,
@@ -26,8 +26,8 @@ static const struct param_spec gen_params[] = {
     {.name = "flavour", .type = PT_WORD, .def = "compact", .words = flavour_words,
      .help = "compact: for windows below 2048 tokens, not reference RULER"},
     {.name = "essays", .type = PT_PATH, .def = "", .help = "haystack text, a file or a folder of them; default: the bundled novels"},
-    {.name = "essay_from", .type = PT_WORD, .def = "start", .words = from_words, .later = true,
-     .help = "where a sample's haystack begins; anywhere (compact): at a sentence drawn for each, for training"},
+    {.name = "layout", .type = PT_WORD, .def = "shared", .words = layout_words, .later = true,
+     .help = "place in the essay, order of cwe's and fwe's words; drawn (compact): anew for each sample, for training"},
     {.name = "wonderwords", .type = PT_STR, .def = "2.2.0", .help = "word list version"},
     {.name = "task_file", .type = PT_PATH, .def = "", .help = "your own tasks (ruler/README.md); 'tasks' then defaults to those"}};
 
@@ -45,7 +45,7 @@ static int gen_run(void *ctx, const struct node *n, struct run *r, struct err *e
                                .data_dir = data, .wonderwords = node_str(n, "wonderwords"), .pool = env->rt.pool};
     o.tasks = node_has(n, "tasks") ? node_str(n, "tasks") : NULL;
     o.essays = node_has(n, "essays") ? node_path(n, "essays", essays) : NULL;
-    o.essay_anywhere = !strcmp(node_str(n, "essay_from"), "anywhere");
+    o.drawn = !strcmp(node_str(n, "layout"), "drawn");
     o.task_file = node_has(n, "task_file") ? node_path(n, "task_file", task_file) : NULL;
     o.n_lengths = node_list_i64(n, "lengths", lengths, ARRAY_LEN(lengths));
     struct ruler_tokens tokens = {0};
@@ -59,8 +59,8 @@ static int gen_run(void *ctx, const struct node *n, struct run *r, struct err *e
     jw_ki64(&res.w, "samples", o.samples);
     jw_ki64(&res.w, "length", lengths[0]);
     jw_kstr(&res.w, "essays", o.essays ? "given" : "bundled public-domain novels");
-    if (o.essay_anywhere)
-        jw_kstr(&res.w, "essay_from", "anywhere");
+    if (o.drawn)
+        jw_kstr(&res.w, "layout", "drawn");
     return result_save(&res, r, e);
 }
 
@@ -73,9 +73,9 @@ static int gen_plan(void *ctx, const struct node *n, struct stage_cost *c, struc
     UNUSED(c);
     while (known[k])
         k++;
-    if (!strcmp(node_str(n, "essay_from"), "anywhere") && strcmp(node_str(n, "flavour"), "compact"))
-        return ERR(e, E_USAGE, "stage '%s': flavour '%s' takes the essay from its start, as its reference does; essay_from: anywhere "
-                   "belongs to 'compact'", n->stage->id, node_str(n, "flavour"));
+    if (!strcmp(node_str(n, "layout"), "drawn") && strcmp(node_str(n, "flavour"), "compact"))
+        return ERR(e, E_USAGE, "stage '%s': flavour '%s' lays samples out as its reference does; layout: drawn belongs to 'compact'",
+                   n->stage->id, node_str(n, "flavour"));
     if (node_has(n, "task_file")) /* tasks of the user's own: read when they are made */
         return 0;
     for (const char *s = node_str(n, "tasks"); *s; s += strcspn(s, ","), s += *s == ',') {

@@ -126,6 +126,7 @@ int cwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
                    g->task->name, g->max_len);
     TRY(gen_search(g, cwe_text, &r, &size, e));
     for (int64_t i = 0; i < samples; i++) {
+        gen_place(g, i);
         TRY(gen_fit(g, cwe_text, &r, size, r.extra, &tokens, e));
         TRY(gen_record(g, i, tokens, out, e));
     }

@@ -161,8 +161,10 @@ int fwe_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
         TRY(count_at(g, MIN(least, 100000), &tokens, e));
         return too_short(g, MAX(tokens, LEAST_VOCAB * 50) + (g->max_len - max), e);
     }
+    gen_place(g, PLACE_SEARCH);
     TRY(first_size(g, max, vocab, step, &words0, e));
     for (int64_t i = 0; i < samples; i++) {
+        gen_place(g, i);
         TRY(draw_vocab(g, vocab, e));
         int64_t words = words0;
         for (;;) {

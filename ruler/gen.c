@@ -46,12 +46,13 @@ const char *ruler_cut(enum ruler_kind kind)
 const int64_t *gen_perm(struct gen *g, size_t n, struct err *e)
 {
     for (size_t i = 0; i < ARRAY_LEN(g->perm); i++)
-        if (g->perm[i].v && g->perm[i].n == n)
+        if (g->perm[i].v && g->perm[i].n == n && g->perm[i].seed == g->perm_seed)
             return g->perm[i].v;
     struct perm *p = &g->perm[g->perm_next++ % (int)ARRAY_LEN(g->perm)];
     struct mt19937 r;
     free(p->v);
     p->n = n;
+    p->seed = g->perm_seed;
     p->v = malloc((n + 1) * sizeof *p->v);
     if (!p->v) {
         err_nomem(e, n * sizeof *p->v, "shuffling");
@@ -59,7 +60,7 @@ const int64_t *gen_perm(struct gen *g, size_t n, struct err *e)
     }
     for (size_t i = 0; i < n; i++)
         p->v[i] = (int64_t)i;
-    py_seed(&r, (uint64_t)g->seed);
+    py_seed(&r, p->seed);
     py_shuffle(&r, p->v, n);
     return p->v;
 }
@@ -77,14 +78,27 @@ int gen_count(struct gen *g, const char *p, size_t n, int64_t *out, struct err *
     return 0;
 }
 
+bool ruler_in_essay(const struct ruler_task *t)
+{
+    return (t->kind == K_NIAH || t->kind == K_VT) && t->stack == S_ESSAY;
+}
+
+bool ruler_has_layout(const struct ruler_task *t)
+{
+    return ruler_in_essay(t) || t->kind == K_CWE || t->kind == K_FWE;
+}
+
 void gen_place(struct gen *g, int64_t index)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a of the name: the stream */
-    if (!g->anywhere)
+    uint64_t h = UINT64_C(0xcbf29ce484222325), i = (uint64_t)(index - PLACE_SEARCH); /* FNV-1a of the name: the stream */
+    if (!g->drawn || !ruler_has_layout(g->task))
         return;
     for (const char *z = g->task->name; *z; z++)
         h = (h ^ (unsigned char)*z) * UINT64_C(0x100000001b3);
-    g->essay_first = g->res->sentence[ctr_below((uint64_t)g->seed, h, (uint64_t)(index - PLACE_SEARCH), g->res->n_sentences)];
+    if (ruler_in_essay(g->task))
+        g->essay_first = g->res->sentence[ctr_below((uint64_t)g->seed, h, i, g->res->n_sentences)];
+    else
+        g->perm_seed = ctr_below((uint64_t)g->seed, h, i, UINT64_MAX);
 }
 
 int gen_add(struct list *l, const struct str *s, struct err *e)
@@ -216,12 +230,27 @@ static int search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *
     return 0;
 }
 
+/* drawn: a place of many tokens to the word would leave the samples of all others short, so the largest size of several places counts. */
+enum { PLACES = 5 };
+static int search_places(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *size, struct err *e)
+{
+    int64_t best = 0;
+    int n = g->drawn && ruler_in_essay(g->task) ? PLACES : 1;
+    for (int i = 0; i < n; i++) {
+        gen_place(g, PLACE_SEARCH - i);
+        TRY(search(g, fn, r, size, e));
+        best = MAX(best, *size);
+    }
+    *size = best;
+    return 0;
+}
+
 int gen_search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *size, struct err *e)
 {
     if (!g->timing)
-        return search(g, fn, r, size, e);
+        return search_places(g, fn, r, size, e);
     double other = g->timing->tokenise + g->splits->seconds, t = now_s();
-    int rc = search(g, fn, r, size, e);
+    int rc = search_places(g, fn, r, size, e);
     g->timing->search += now_s() - t - (g->timing->tokenise + g->splits->seconds - other);
     return rc;
 }
@@ -404,6 +433,7 @@ int gen_task(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
     int rc = 0;
     struct splits own = {0};
+    g->perm_seed = (uint64_t)g->seed;
     if (!g->splits)
         g->splits = &own;
     if (!g->harness) {

@@ -106,6 +106,8 @@ struct ruler_task {
 const struct ruler_task *ruler_task_find(const char *name, size_t n);
 extern const struct ruler_task ruler_tasks[];
 extern const size_t ruler_n_tasks;
+bool ruler_in_essay(const struct ruler_task *t);   /* hides things in essays */
+bool ruler_has_layout(const struct ruler_task *t); /* differs between the two layouts */
 /* Start of the answer prefix: its first 10 characters. */
 const char *ruler_cut(enum ruler_kind kind);
 
@@ -144,8 +146,9 @@ struct gen {
     struct ruler_counter counter;
     bool compact, flat; /* flat: the reference's remove_newline_tab */
     bool harness;       /* lm-evaluation-harness' variant: seed is that of the fixed shuffles, py, np and cwe_py go on from task to task */
-    bool anywhere;      /* compact: gen_place draws where the essay begins */
-    size_t essay_first; /* the word it begins with */
+    bool drawn;         /* compact: gen_place draws the two below */
+    size_t essay_first; /* the word the essay begins with */
+    uint64_t perm_seed; /* of gen_perm */
     const char *before, *after; /* chat template around the task's, "" = none */
     int64_t max_len, seed;
     bool np_given; /* numpy's stream starts from np_start, not from seed */
@@ -167,6 +170,7 @@ struct gen {
     struct perm {
         int64_t *v;
         size_t n;
+        uint64_t seed;
     } perm[16];
     int perm_next;
     int64_t smallest; /* of the tries that did not fit at the smallest size: tokens needed */
@@ -175,7 +179,7 @@ struct gen {
     void *sink_ctx;
     int64_t records, sum_length, least_length, most_length; /* of the records made: their `length` */
 };
-/* The order in which a fresh Random(seed).shuffle leaves n things: new[i] = old[perm[i]]. Borrowed, cached. */
+/* The order in which a fresh Random(perm_seed).shuffle leaves n things: new[i] = old[perm[i]]. Borrowed, cached. */
 const int64_t *gen_perm(struct gen *g, size_t n, struct err *e);
 int gen_count(struct gen *g, const char *p, size_t n, int64_t *out, struct err *e);
 /* {name} of the template becomes the value: type_needle_v, context, query, num_v. */
@@ -193,6 +197,7 @@ struct size_rule {
     bool words; /* harness: the limit is a number of words and is met after a try, not before it */
 };
 typedef int (*gen_fn)(struct gen *g, int64_t size, struct err *e);
+/* Calls gen_place. */
 int gen_search(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t *size, struct err *e);
 /* Step 5: tries from `size` downwards; fn makes the text complete; *tokens = count(text) + add. */
 int gen_fit(struct gen *g, gen_fn fn, const struct size_rule *r, int64_t size, int64_t add, int64_t *tokens, struct err *e);
@@ -207,8 +212,9 @@ int qa_make(struct gen *g, int64_t samples, struct str *out, struct err *e);
  * streams too are set. */
 int gen_task(struct gen *g, int64_t samples, struct str *out, struct err *e);
 /*
- * anywhere: draws where the essay of sample `index` begins, for all its tries; PLACE_SEARCH: of the size search (and of vt's example).
- * The start of a sentence, from a stream of seed, task and index alone: the tasks' own streams do not notice.
+ * drawn: draws where the essay of sample `index` begins (the start of a sentence); in cwe and fwe the order of its words. For all its
+ * tries; PLACE_SEARCH and below: of the size search (and of vt's example). From a stream of seed, task and index alone: the tasks' own
+ * streams do not notice.
  */
 enum { PLACE_SEARCH = -1 };
 void gen_place(struct gen *g, int64_t index);

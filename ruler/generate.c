@@ -137,8 +137,8 @@ static int check_opts(const struct ruler_gen_opts *o, struct err *e)
     bool harness = strcmp(o->flavour, "lm-eval") == 0;
     if (harness && ((o->chat && strcmp(o->chat, "base") != 0) || o->remove_newline_tab || o->n_chunks > 1 || o->words))
         return ERR(e, E_USAGE, "RULER flavour 'lm-eval' has no chat templates, no removal of newlines, no chunks and no further words");
-    if (o->essay_anywhere && strcmp(o->flavour, "compact") != 0)
-        return ERR(e, E_USAGE, "RULER flavour '%s' takes the essay from its start, as its reference does; 'anywhere' belongs to 'compact'",
+    if (o->drawn && strcmp(o->flavour, "compact") != 0)
+        return ERR(e, E_USAGE, "RULER flavour '%s' lays samples out as its reference does; layout 'drawn' belongs to 'compact'",
                    o->flavour);
     if (!harness && o->reversed)
         return ERR(e, E_USAGE, "RULER: a build order belongs to flavour 'lm-eval'; '%s' makes every task from fresh generators",
@@ -195,8 +195,8 @@ static void put_params(const struct job *j, const struct ruler_task *t, struct j
         jw_kstr(w, "counter", o->tokenizer_name ? o->tokenizer_name : "");
     jw_kstr(w, "wonderwords_nouns_sha256", j->res.nouns_sha);
     jw_kstr(w, "essays_sha256", j->res.essay_sha);
-    if (o->essay_anywhere && (!t || ((t->kind == K_NIAH || t->kind == K_VT) && t->stack == S_ESSAY)))
-        jw_kstr(w, "essay_from", "anywhere"); /* not said of the start, so that what was made before the choice stays whole */
+    if (o->drawn && (!t || ruler_has_layout(t)))
+        jw_kstr(w, "layout", "drawn"); /* `shared` is not said, so that what was made before the choice stays whole */
     if (j->res.words_sha[0] && (!t || t->kind == K_CWE))
         jw_kstr(w, "english_words_sha256", j->res.words_sha);
     if (j->res.qa[0].n_q && (!t || (t->kind == K_QA && !is_qa2(t))))
@@ -435,7 +435,7 @@ static int make_text(struct job *j, const struct ruler_task *t, struct sink *k, 
                         .compact = j->compact,
                         .harness = j->harness,
                         .flat = o->remove_newline_tab,
-                        .anywhere = o->essay_anywhere,
+                        .drawn = o->drawn,
                         .before = str_c(&j->before),
                         .after = str_c(&j->after),
                         .max_len = lengths[i],
@@ -657,10 +657,11 @@ static int load_all(struct job *j, struct err *e)
                               .essays = o->essays,
                               .wonderwords = o->wonderwords && strcmp(o->wonderwords, "3.0") == 0 ? "3.0.0" : o->wonderwords,
                               .words = o->words,
-                              .sentences = o->essay_anywhere,
                               .also = open_counter,
                               .also_ctx = j,
                               .pool = o->pool};
+    for (size_t i = 0; i < j->set.n; i++)
+        s.sentences = s.sentences || (o->drawn && j->wanted[i] && ruler_in_essay(&j->set.task[i]));
     for (int k = 0; k < 2; k++) {
         const struct ruler_task *t = NULL;
         for (size_t i = 0; i < j->set.n && !t; i++)

@@ -223,7 +223,6 @@ int niah_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
         r.words = true;
         r.limit = (int64_t)g->res->n_words;
     }
-    gen_place(g, PLACE_SEARCH);
     TRY(gen_search(g, niah_text, &r, &size, e));
     for (int64_t i = 0; i < samples; i++) {
         gen_place(g, i);

@@ -50,7 +50,7 @@ struct ruler_gen_opts {
     /* All below may be left zero. */
     const char *squad, *hotpotqa; /* question files; NULL = data_dir/squad.json, data_dir/hotpotqa.json where they exist */
     const char *words;            /* RULER's english_words.json, for cwe beyond the word lists (nvidia, compact) */
-    bool essay_anywhere;          /* compact: every sample's essay begins at a sentence drawn for it, and goes round at the end */
+    bool drawn;                   /* compact: every sample has its own place in the essay, or order of words (README.md, layout) */
     const char *chat;             /* chat template: a name of RULER's or a text with {task_template}; NULL = base. Not in lm-eval */
     bool remove_newline_tab;      /* not in lm-eval */
     int64_t chunk, n_chunks;      /* chunk `chunk` of n_chunks: its share of the samples, seed + chunk; 0 chunks = whole. Not in lm-eval */

@@ -298,7 +298,6 @@ static int make_icl(struct gen *g, struct err *e)
 
 int vt_make(struct gen *g, int64_t samples, struct str *out, struct err *e)
 {
-    gen_place(g, PLACE_SEARCH);
     TRY(make_icl(g, e));
     int64_t inc = g->task->stack == S_ESSAY ? 500 : g->max_len < 4096 && !g->harness ? 5 : 10, size, tokens;
     struct size_rule r = {.inc = inc, .lower = smallest(g), .probe = inc, .max = g->max_len, .extra = g->task->gen_tokens + g->icl_tokens};

@@ -28,7 +28,7 @@ data() { # MANIFEST ID...
 case $what in
 teacher)
     m=experiments/tiny/teacher.yaml
-    data $m eval-data needle-essay-a needle-essay-b needle-noise needle-keys vt words easy hops || exit $?
+    data $m eval-data needle-essay-a needle-essay-b needle-noise needle-keys vt common frequent easy hops || exit $?
     piece "$dir/dashlab" train $m $gpu
     code=$?
     keep runs/train-*/out/metrics.tsv 2>/dev/null

@@ -94,21 +94,26 @@ prints '"ci95"'
 run 0 ruler compare "$work/p1" "$work/p3"
 prints "pairs"
 
-# haystacks from anywhere, for training: compact alone; the same on one and on two threads; not the samples of the start
+# layouts; drawn, for training: compact alone; the same on one and on two threads; not the samples of shared, the default
 for f in nvidia lm-eval; do
-    gen 2 x --tokenizer bytes4 --flavour $f --essay-from anywhere; says "'anywhere' belongs to 'compact'"
+    gen 2 x --tokenizer bytes4 --flavour $f --layout drawn; says "'drawn' belongs to 'compact'"
 done
-gen 2 x --tokenizer bytes4 --essay-from middle; says "anywhere"
-prose="--tokenizer $teacher --tasks niah_single_2,niah_multivalue,fwe --length 512 --samples 4 --essays experiments/tiny/prose"
-run 0 ruler gen $prose --essay-from anywhere --out "$work/any1" --threads 1
-run 0 ruler gen $prose --essay-from anywhere --out "$work/any2" --threads 2
-same "$work/any1" "$work/any2"
-run 0 ruler gen $prose --essay-from start --out "$work/begin1"
-run 0 ruler gen $prose --out "$work/begin2"
-same "$work/begin1" "$work/begin2"
+gen 2 x --tokenizer bytes4 --layout middle; says "drawn"
+prose="--tokenizer $teacher --tasks niah_single_2,niah_multivalue,niah_single_1,cwe,fwe --length 1024 --samples 4 --essays experiments/tiny/prose"
+run 0 ruler gen $prose --layout drawn --out "$work/drawn1" --threads 1
+run 0 ruler gen $prose --layout drawn --out "$work/drawn2" --threads 2
+same "$work/drawn1" "$work/drawn2"
+run 0 ruler gen $prose --layout shared --out "$work/shared1"
+run 0 ruler gen $prose --out "$work/shared2"
+same "$work/shared1" "$work/shared2"
+for t in niah_single_2 niah_multivalue cwe fwe; do
+    checks=$((checks + 2))
+    cmp -s "$work/shared1/$t/validation.jsonl" "$work/drawn1/$t/validation.jsonl" && fail "--layout drawn changes nothing in $t"
+    grep -q '"layout": "drawn"' "$work/drawn1/$t/provenance.json" || fail "provenance.json of $t does not say the layout"
+done
 checks=$((checks + 2))
-cmp -s "$work/begin1/niah_single_2/validation.jsonl" "$work/any1/niah_single_2/validation.jsonl" && fail "--essay-from anywhere changes nothing"
-grep -q '"essay_from": "anywhere"' "$work/any1/provenance.json" || fail "provenance.json does not say where essays begin"
+cmp -s "$work/shared1/niah_single_1/validation.jsonl" "$work/drawn1/niah_single_1/validation.jsonl" || fail "--layout drawn changes niah_single_1"
+grep -rq '"layout"' "$work/shared1" "$work/drawn1/niah_single_1" && fail "provenance.json says a layout where there is one alone"
 
 # from a manifest; the same samples; a default that came later makes no new run, a flavour without it is refused
 cat >"$work/m.yaml" <<END
@@ -122,13 +127,13 @@ END
 run 0 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results" --quiet
 checks=$((checks + 1))
 for d in "$work"/runs/ruler-gen-*/out; do same "$work/one" "$d"; done
-sed -i 's/samples: 3}/samples: 3, essay_from: start}/' "$work/m.yaml"
+sed -i 's/samples: 3}/samples: 3, layout: shared}/' "$work/m.yaml"
 run 0 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results" --quiet
-sed -i 's/essay_from: start/essay_from: anywhere/' "$work/m.yaml"
+sed -i 's/layout: shared/layout: drawn/' "$work/m.yaml"
 run 0 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results" --quiet
 checks=$((checks + 1))
 [ "$(echo "$work"/runs/ruler-gen-* | wc -w)" = 2 ] || fail "expected two runs of ruler-gen: $(ls "$work/runs")"
-sed -i 's/essay_from: anywhere/essay_from: anywhere, flavour: nvidia/' "$work/m.yaml"
+sed -i 's/layout: drawn/layout: drawn, flavour: nvidia/' "$work/m.yaml"
 run 2 reproduce "$work/m.yaml" --runs "$work/runs" --out "$work/results" --quiet; says "belongs to 'compact'"
 echo "$checks checks, $failed failed"
 [ "$failed" = 0 ]

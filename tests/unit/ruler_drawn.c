@@ -1,6 +1,7 @@
 /*
- * Where the haystack of an essay task begins: `anywhere` draws a sentence for each sample. Samples fit, hold their answers, differ in
- * their beginnings, and come out the same on any number of threads and with other tasks beside them. Folders of essays.
+ * Layout `drawn`: a place in the essay, in cwe and fwe an order of the words for each sample. Samples fit, hold their answers, differ in
+ * their beginnings or in where their answers stand, and come out the same on any number of threads and with other tasks beside them.
+ * Folders of essays.
  */
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 
 enum { SAMPLES = 30, HEAD = 40 };
 static const char all[] = "niah_single_2,niah_single_3,niah_multikey_1,niah_multivalue,niah_multiquery,own_vt";
-static char root[] = "/tmp/ruler_essay_XXXXXX";
+static char root[] = "/tmp/ruler_drawn_XXXXXX";
 
 static int64_t bytes4(void *ctx, const char *text, size_t n)
 {
@@ -31,7 +32,7 @@ static struct ruler_gen_opts opts(const int64_t *len, size_t n, const char *task
                                    .flavour = "compact",
                                    .data_dir = "ruler/data",
                                    .tasks = tasks,
-                                   .essay_anywhere = true};
+                                   .drawn = true};
 }
 
 static const char *in(char dst[1024], const char *name)
@@ -133,39 +134,123 @@ static void samples(const char *tasks)
     str_free(&two);
 }
 
-/* `start` begins every sample alike. What does not hide things in essays stays. */
-static void beside_start(void)
+/* `shared` begins every sample alike. What has neither an essay nor shuffled words stays. */
+static void beside_shared(void)
 {
     int64_t len = 1024;
     char dir[1024], path[1024];
     struct seen a = {0}, s = {0};
     struct str p = STR_INIT;
-    struct ruler_gen_opts o = opts(&len, 1, "niah_single_2,niah_multikey_2,vt,fwe");
-    CHECK_OK(ruler_gen(&o, in(dir, "anywhere"), e));
+    struct ruler_gen_opts o = opts(&len, 1, "niah_single_2,niah_multikey_2,niah_single_1,vt");
+    CHECK_OK(ruler_gen(&o, in(dir, "drawn"), e));
     CHECK_OK(ruler_each_sample(dir, "niah_single_2", look, &a, e));
     CHECK_OK(file_read(path_join(path, dir, "niah_single_2/provenance.json"), 0, &p, e));
-    CHECK(strstr(str_c(&p), "\"essay_from\": \"anywhere\"") != NULL);
+    CHECK(strstr(str_c(&p), "\"layout\": \"drawn\"") != NULL);
     str_clear(&p);
-    CHECK_OK(file_read(path_join(path, dir, "fwe/provenance.json"), 0, &p, e));
-    CHECK(strstr(str_c(&p), "essay_from") == NULL);
-    o.essay_anywhere = false;
+    CHECK_OK(file_read(path_join(path, dir, "vt/provenance.json"), 0, &p, e));
+    CHECK(strstr(str_c(&p), "layout") == NULL);
+    o.drawn = false;
     CHECK_ERR(ruler_gen(&o, dir, e), E_USAGE, "other parameters");
-    CHECK_OK(ruler_gen(&o, in(dir, "start"), e));
+    CHECK_OK(ruler_gen(&o, in(dir, "shared"), e));
     CHECK_OK(ruler_each_sample(dir, "niah_single_2", look, &s, e));
     CHECK(s.same == SAMPLES * (SAMPLES - 1) / 2 && a.same <= 1);
-    CHECK(equal("anywhere", "start", "fwe") && equal("anywhere", "start", "vt") && equal("anywhere", "start", "niah_multikey_2"));
-    CHECK(!equal("anywhere", "start", "niah_single_2"));
+    CHECK(equal("drawn", "shared", "niah_single_1") && equal("drawn", "shared", "vt") && equal("drawn", "shared", "niah_multikey_2"));
+    CHECK(!equal("drawn", "shared", "niah_single_2"));
     str_clear(&p);
     CHECK_OK(file_read(path_join(path, dir, "provenance.json"), 0, &p, e));
-    CHECK(strstr(str_c(&p), "essay_from") == NULL);
+    CHECK(strstr(str_c(&p), "layout") == NULL);
     str_free(&p);
-    o.essay_anywhere = true;
+    o.drawn = true;
     static const char *const others[] = {"nvidia", "lm-eval"};
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         o.flavour = others[i];
-        CHECK_ERR(ruler_gen(&o, in(dir, "refused"), e), E_USAGE, "'anywhere' belongs to 'compact'");
+        CHECK_ERR(ruler_gen(&o, in(dir, "refused"), e), E_USAGE, "'drawn' belongs to 'compact'");
         CHECK(!dir_exists(dir));
     }
+}
+
+struct order {
+    int64_t n, most, size[2 * SAMPLES], same, pairs; /* pairs of samples of one size; of them, with their answers at the same places */
+    uint64_t at[2 * SAMPLES];
+    double sum;
+};
+
+/* Where the answers stand in the list, the last one of the prompt (cwe has an example before it). */
+static int places(void *ctx, const struct ruler_sample *s, struct err *e)
+{
+    struct order *v = ctx;
+    bool null;
+    const char *list = NULL;
+    UNUSED(e);
+    for (const char *p = s->prompt; (p = strstr(p, "Question: ")) != NULL; p++)
+        if (strstr(p + 1, "Question: ") == NULL)
+            for (list = p; strncmp(list, "appear most often.\n", 19) != 0 && strncmp(list, "coded words. ", 13) != 0;)
+                list--;
+    uint64_t at = 0;
+    int64_t n = 0, hits = 0;
+    for (const char *p = list; *p && strncmp(p, "\nQuestion", 9) != 0; n++) {
+        size_t len = strcspn(p, " \n");
+        for (size_t i = 0; i < s->n_refs; i++)
+            if (strlen(s->refs[i]) == len && memcmp(s->refs[i], p, len) == 0) {
+                at = (at ^ ((uint64_t)n << 8 | i)) * UINT64_C(0x100000001b3);
+                hits++;
+            }
+        p += len + (p[len] == ' ' || strncmp(p + len, "\nQuestion", 9) != 0);
+    }
+    CHECK(v->n < 2 * SAMPLES && hits > (int64_t)s->n_refs);
+    CHECK_EQ_I(s->length, bytes4(NULL, s->prompt, strlen(s->prompt)) + s->gen_tokens);
+    CHECK(ruler_match(s->answer, strlen(s->answer), s->refs, s->n_refs, false, &null) == 100);
+    for (int64_t i = 0; i < v->n; i++) {
+        v->pairs += v->size[i] == n;
+        v->same += v->size[i] == n && v->at[i] == at;
+    }
+    v->most = MAX(v->most, s->length);
+    v->sum += (double)s->length;
+    v->size[v->n] = n;
+    v->at[v->n++] = at;
+    return 0;
+}
+
+/* cwe and fwe: `shared` has the answers at the same places in all samples of one size, `drawn` nowhere the same. */
+static void words(void)
+{
+    static const char *const names[] = {"cwe", "fwe"};
+    int64_t len = 1024;
+    char dir[1024], path[1024], sub[64];
+    struct str p = STR_INIT;
+    struct ruler_gen_opts o = opts(&len, 1, "cwe,fwe,niah_single_1");
+    CHECK_OK(ruler_gen(&o, in(dir, "words"), e));
+    CHECK_OK(pool_open(&o.pool, 2, e));
+    CHECK_OK(ruler_gen(&o, in(dir, "words2"), e));
+    pool_close(o.pool);
+    o.pool = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        CHECK(equal("words", "words2", names[i]));
+        o.tasks = names[i];
+        CHECK_OK(ruler_gen(&o, in(dir, "words1"), e));
+        CHECK(equal("words", "words1", names[i]));
+    }
+    o.tasks = "cwe,fwe";
+    o.drawn = false;
+    CHECK_OK(ruler_gen(&o, in(dir, "ordered"), e));
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        struct order drawn = {0}, shared = {0};
+        CHECK_OK(ruler_each_sample(in(dir, "words"), names[i], places, &drawn, e));
+        CHECK_OK(ruler_each_sample(in(dir, "ordered"), names[i], places, &shared, e));
+        printf("%-4s drawn: mean %.3f of the window, %lld of %lld pairs alike; shared: %lld of %lld\n", names[i],
+               drawn.sum / (double)drawn.n / (double)len, (long long)drawn.same, (long long)drawn.pairs, (long long)shared.same,
+               (long long)shared.pairs);
+        CHECK(drawn.n == SAMPLES && drawn.most <= len && drawn.sum / (double)drawn.n / (double)len > 0.9);
+        CHECK(drawn.same == 0 && drawn.pairs > SAMPLES);
+        CHECK(shared.same == shared.pairs && shared.pairs > SAMPLES);
+        for (int k = 0; k < 2; k++) {
+            snprintf(sub, sizeof sub, "%s/%s/provenance.json", k ? "ordered" : "words", names[i]);
+            str_clear(&p);
+            CHECK_OK(file_read(in(path, sub), 0, &p, e));
+            CHECK((strstr(str_c(&p), "\"layout\": \"drawn\"") != NULL) == !k);
+        }
+    }
+    str_free(&p);
 }
 
 /* A text shorter than its haystacks goes round; a folder is its texts joined in the order of their names. */
@@ -205,7 +290,8 @@ int main(void)
 {
     CHECK(mkdtemp(root) != NULL);
     samples("own_vt: {task: vt, args: {type_haystack: essay, num_chains: 1, num_hops: 2}}\n");
-    beside_start();
+    beside_shared();
+    words();
     folders();
     CHECK_OK(remove_tree(root, e));
     return test_end();
