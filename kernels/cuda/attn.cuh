@@ -181,18 +181,18 @@ static __device__ __forceinline__ void attn_emit(const attn_in<bf16> &x, bf16 *t
         }
 }
 
-/* Keys j0 .. j0 + ROWS - 1 of one kv head, K and V. */
-template <int D, int ROWS>
+/* Keys j0 .. j0 + ROWS - 1 of one kv head, K and V, by THREADS threads of which this is number `tid`. */
+template <int D, int ROWS, int THREADS = 128>
 static __device__ __forceinline__ void load_kv(bf16 *k, bf16 *v, const attn_in<bf16> &x, const attn_seq &s, int kvh, int j0, int tid)
 {
     constexpr int LD = tile_ld<bf16>(D), U = D / 8;
     if (!x.ring) {
-        tile_load<ROWS, D, 128>(k, LD, x.k + (int64_t)(s.kv + j0) * x.ldk + kvh * x.kdim, x.ldk, s.nk - j0, x.kdim, true, tid);
-        tile_load<ROWS, D, 128>(v, LD, x.v + (int64_t)(s.kv + j0) * x.ldv + kvh * x.vdim, x.ldv, s.nk - j0, x.vdim, true, tid);
+        tile_load<ROWS, D, THREADS>(k, LD, x.k + (int64_t)(s.kv + j0) * x.ldk + kvh * x.kdim, x.ldk, s.nk - j0, x.kdim, true, tid);
+        tile_load<ROWS, D, THREADS>(v, LD, x.v + (int64_t)(s.kv + j0) * x.ldv + kvh * x.vdim, x.ldv, s.nk - j0, x.vdim, true, tid);
         return;
     }
 #pragma unroll 1
-    for (int u = tid; u < ROWS * U; u += 128) {
+    for (int u = tid; u < ROWS * U; u += THREADS) {
         const int r = u / U, c = u % U * 8, j = j0 + r;
         const bool on = j < s.nk;
         const int64_t row = on ? attn_kv_row(x, s, j) : s.kv;

@@ -1,8 +1,8 @@
 /*
  * Attention of few queries to many keys on tensor cores, bf16, head dims up to 128, and kernels/step.h's be_attn_new: the query heads of a
- * kv head are rows of one tile, the keys are split over blocks and warps. Partial results are added in order: of up to 8 blocks in the
- * shared memory of a cluster, of more by the block that comes last (slower; for few sequences). A block asks for its first keys before
- * the step's previous kernel has ended.
+ * kv head are rows of one tile, the keys are split over blocks and warps, each with a ring of its own in shared memory. Partial results are
+ * added in order: where keys are few, of up to 8 blocks in the shared memory of a cluster, else by the block that comes last (slower, but
+ * its blocks need not stand together). A block asks for its first keys before the step's previous kernel has ended.
  */
 #include <cooperative_groups.h>
 
@@ -13,9 +13,9 @@ extern "C" {
 #include "kernels/step.h"
 }
 
-enum { BN = 64, SPLIT_STAGES = 3, SPLIT_LAST = 2, SPLITS = 64, SPLIT_CLUSTER = 8 };
-template <int D> struct split_smem {
-    bf16 q[16 * tile_ld<bf16>(D)], fresh[2][D], k[SPLIT_STAGES][BN * tile_ld<bf16>(D)], v[SPLIT_STAGES][BN * tile_ld<bf16>(D)];
+enum { BN = 64, SPLIT_LAST = 2, SPLITS = 64, SPLIT_CLUSTER = 8, SPLIT_LONG = 8192 /* keys from which the merge weighs little */ };
+template <int D, int STAGES> struct split_smem {
+    bf16 q[16 * tile_ld<bf16>(D)], fresh[2][D], k[STAGES][BN * tile_ld<bf16>(D)], v[STAGES][BN * tile_ld<bf16>(D)];
 };
 
 /* A sequence's new token: key (before rotation) and value, by row of the batch; where they go. keys NULL: there is none. */
@@ -43,8 +43,8 @@ static __device__ __forceinline__ void rotate8(bf16 *to, bf16 *to2, const bf16 *
 
 /* q rotated where it lies in shared memory; the new key and value to shared memory and, by the block that has the last keys, to the cache.
  */
-template <int D>
-static __device__ __forceinline__ void split_fresh(split_smem<D> &sm, const attn_in<bf16> &x, const attn_fresh &f, int row, int kvh,
+template <int D, int STAGES>
+static __device__ __forceinline__ void split_fresh(split_smem<D, STAGES> &sm, const attn_in<bf16> &x, const attn_fresh &f, int row, int kvh,
                                                    bool mine)
 {
     constexpr int LD = tile_ld<bf16>(D);
@@ -72,6 +72,38 @@ static __device__ __forceinline__ void split_fresh(split_smem<D> &sm, const attn
     }
 }
 
+/* The rows of q, in registers. */
+template <int D> struct split_query {
+    static constexpr int LD = tile_ld<bf16>(D);
+    unsigned a[D / 16][4];
+    __device__ __forceinline__ split_query(const bf16 *q)
+    {
+        const int lane = threadIdx.x & 31, i = lane >> 3, r = lane & 7;
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+            ldmatrix4(a[k], smem_addr(q + ((i & 1) * 8 + r) * LD + (i >> 1) * 8 + 16 * k));
+    }
+    /* Times 16 keys, in two halves, so that fewer products wait for one another. */
+    __device__ __forceinline__ void scores(float (&c)[2][4], const bf16 *keys) const
+    {
+        const int lane = threadIdx.x & 31, i = lane >> 3, r = lane & 7;
+        const unsigned from = smem_addr(keys + ((i >> 1) * 8 + r) * LD + (i & 1) * 8);
+        float half[2][2][4] = {};
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            unsigned b[4];
+            ldmatrix4(b, from + 32u * k);
+            mma16816(half[k & 1][0], a[k], b[0], b[1]);
+            mma16816(half[k & 1][1], a[k], b[2], b[3]);
+        }
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                c[n][e] = half[0][n][e] + half[1][n][e];
+    }
+};
+
 /* What a block has of its rows: sum of 2^(s - m) v, then m (of the raw scores) and l. Row r is query r / rep, head r % rep of the group. */
 template <int D> struct split_part {
     float v[16][D], m[16], l[16];
@@ -98,49 +130,60 @@ static __device__ __forceinline__ void split_warps(split_part<D> &to, int rows, 
     }
 }
 
-/* Rows first, first + step, ... of all parts, added in order, as outputs. part(i): of block i, wherever it lies; factors: shared memory. */
+/* What blocks' states weigh: of a row, then its maximum and sum. */
+struct split_weights {
+    float f[16][SPLITS], l[16][SPLITS], top[16], sum[16];
+};
+
+/*
+ * Rows first, first + step, ... of all parts, added in order, as outputs. part(i): of block i, wherever it lies, which is far: what is
+ * read there is asked for in eights.
+ */
 template <int D, typename F>
 static __device__ __forceinline__ void split_add(const attn_in<bf16> &x, const attn_out<bf16> &out, const attn_seq &s, int kvh, int splits,
-                                                 int first, int step, float (*factors)[SPLITS + 2], F part)
+                                                 int first, int step, split_weights &w, F part)
 {
     constexpr int EACH = 128 / D, MINE = 16 / EACH; /* rows at a time, and of a thread */
     const int tid = threadIdx.x, rows = s.nq * x.rep, c = tid % D, r0 = tid / D;
     const float sl2 = x.scale * 1.44269504088896341f;
     for (int u = tid; u < 16 * splits; u += 128)
-        if (u % 16 < rows)
-            factors[u % 16][u / 16] = part(u / 16)->m[u % 16];
+        if (u % 16 < rows) {
+            w.f[u % 16][u / 16] = part(u / 16)->m[u % 16];
+            w.l[u % 16][u / 16] = part(u / 16)->l[u % 16];
+        }
     __syncthreads();
     if (tid < rows) {
         float top = -INFINITY, sum = 0;
         for (int i = 0; i < splits; i++)
-            top = fmaxf(top, factors[tid][i]);
-#pragma unroll 4
+            top = fmaxf(top, w.f[tid][i]);
         for (int i = 0; i < splits; i++) {
-            factors[tid][i] = exp2_f((factors[tid][i] - top) * sl2);
-            sum = fmaf(factors[tid][i], part(i)->l[tid], sum);
+            w.f[tid][i] = exp2_f((w.f[tid][i] - top) * sl2);
+            sum = fmaf(w.f[tid][i], w.l[tid][i], sum);
         }
-        factors[tid][SPLITS] = top, factors[tid][SPLITS + 1] = sum;
+        w.top[tid] = top, w.sum[tid] = sum;
     }
     __syncthreads();
-    float val[MINE] = {};
 #pragma unroll 2
-    for (int i = 0; i < splits; i++) {
-        const split_part<D> *p = part(i);
-#pragma unroll
-        for (int q = 0; q < MINE; q++) {
-            const int r = first + step * (r0 + q * EACH);
-            if (r < rows)
-                val[q] = fmaf(factors[r][i], p->v[r][c], val[q]);
-        }
-    }
-#pragma unroll
     for (int q = 0; q < MINE; q++) {
         const int r = first + step * (r0 + q * EACH);
+        if (r >= rows)
+            break;
+        float sum = 0;
+        for (int i = 0; i < splits; i += 8) {
+            float v[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                v[j] = i + j < splits ? part(i + j)->v[r][c] : 0;
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                if (i + j < splits)
+                    sum = fmaf(w.f[r][i + j], v[j], sum);
+        }
         const int64_t at = (int64_t)(s.row + r / x.rep) * x.h + kvh * x.rep + r % x.rep;
-        if (r < rows && c < x.vdim)
-            st(out.o[0] + at * x.vdim + c, val[q] / factors[r][SPLITS + 1]);
-        if (r < rows && c == 0 && out.lse[0])
-            out.lse[0][at] = factors[r][SPLITS] * x.scale + logf(factors[r][SPLITS + 1]);
+        if (c < x.vdim)
+            st(out.o[0] + at * x.vdim + c, sum / w.sum[r]);
+        if (c == 0 && out.lse[0])
+            out.lse[0][at] = w.top[r] * x.scale + logf(w.sum[r]);
     }
 }
 
@@ -161,29 +204,32 @@ static __device__ __forceinline__ bool split_last(unsigned *arrived)
 }
 
 /* parts: [seq][kvh][split], without clusters. */
-template <int D, bool CLUSTERED>
+template <int D, bool CLUSTERED, int STAGES>
 static __global__ void __launch_bounds__(128)
     attn_split_kernel(const __grid_constant__ attn_in<bf16> x, const __grid_constant__ attn_out<bf16> out,
                       const __grid_constant__ attn_fresh fresh, split_part<D> *parts, unsigned *arrived)
 {
     constexpr int LD = tile_ld<bf16>(D), NO = D / 8;
     extern __shared__ __align__(16) unsigned char raw[];
-    split_smem<D> &sm = *(split_smem<D> *)raw;
-    const int kvh = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, g = (tid & 31) >> 2, t4 = tid & 3;
+    split_smem<D, STAGES> &sm = *(split_smem<D, STAGES> *)raw;
+    const int kvh = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t4 = tid & 3;
     const attn_seq s = attn_find(x, seq);
     const int off = s.nk - s.nq, lo = x.window[0] > off ? 0 : off - x.window[0] + 1, blocks = (s.nk + BN - 1) / BN - lo / BN;
     const int each = (blocks + gridDim.x - 1) / gridDim.x, first = lo / BN + blockIdx.x * each, last = min(first + each, lo / BN + blocks);
     const bool mine = fresh.keys && first < last && last == lo / BN + blocks; /* the new token's key is among its keys */
+    auto load = [&](int b) { /* a warp's own keys, in its own part of the ring: no warp waits for another */
+        const int at = (b - first) % STAGES;
+        if (b < last)
+            load_kv<D, 16, 32>(sm.k[at] + 16 * warp * LD, sm.v[at] + 16 * warp * LD, x, s, kvh, b * BN + 16 * warp, lane);
+        cp_commit();
+    };
     auto load_first = [&] {
 #pragma unroll
-        for (int i = 0; i < SPLIT_STAGES - 1; i++) {
-            if (first + i < last)
-                load_kv<D, BN>(sm.k[i], sm.v[i], x, s, kvh, (first + i) * BN, tid);
-            cp_commit();
-        }
+        for (int i = 0; i < STAGES - 1; i++)
+            load(first + i);
     };
     const bool early =
-        fresh.keys || (first + SPLIT_STAGES - 1) * BN <= off; /* keys and values of earlier steps; the new one's place is read in vain */
+        fresh.keys || (first + STAGES - 1) * BN <= off; /* keys and values of earlier steps; the new one's place is read in vain */
     if (early)
         load_first();
     if (last - first <= SPLIT_LAST)
@@ -193,7 +239,7 @@ static __global__ void __launch_bounds__(128)
         return;
     if (!early)
         load_first();
-    for (int u = tid; u < 16 * (D / 8); u += 128) { /* a barrier comes before they are read */
+    for (int u = tid; u < 16 * (D / 8); u += 128) {
         const int r = u / (D / 8), c = u % (D / 8) * 8;
         *(uint4 *)(sm.q + r * LD + c) =
             r < s.nq * x.rep && c < x.kdim
@@ -202,33 +248,30 @@ static __global__ void __launch_bounds__(128)
     }
     if (fresh.keys) {
         __syncthreads();
-        split_fresh<D>(sm, x, fresh, s.row, kvh, mine);
+        split_fresh<D, STAGES>(sm, x, fresh, s.row, kvh, mine);
     }
+    __syncthreads();
+    split_query<D> q(sm.q);
     float o[1][NO][4], m[1][2] = {{-INFINITY, -INFINITY}}, l[1][2] = {{0, 0}};
     tile_zero(o);
     const float sl2 = x.scale * 1.44269504088896341f;
 #pragma unroll 1
     for (int b = first; b < last; b++) {
-        const int at = (b - first) % SPLIT_STAGES, j0 = b * BN + 16 * warp;
+        const int at = (b - first) % STAGES, j0 = b * BN + 16 * warp;
         if (b != first && b == last - SPLIT_LAST)
             let_next_start();
-        cp_wait<SPLIT_STAGES - 2>();
-        __syncthreads();
-        if (mine && b == last - 1) {
+        cp_wait<STAGES - 2>();
+        if (mine && b == last - 1 && (s.nk - 1) % BN / 16 == warp) {
             const int row = (s.nk - 1) % BN * LD;
-            if (tid < x.kdim / 8)
-                *(uint4 *)(sm.k[at] + row + 8 * tid) = *(const uint4 *)(sm.fresh[0] + 8 * tid);
-            if (tid >= 64 && tid < 64 + x.vdim / 8)
-                *(uint4 *)(sm.v[at] + row + 8 * (tid - 64)) = *(const uint4 *)(sm.fresh[1] + 8 * (tid - 64));
-            __syncthreads();
+            if (lane < x.kdim / 8)
+                *(uint4 *)(sm.k[at] + row + 8 * lane) = *(const uint4 *)(sm.fresh[0] + 8 * lane);
+            if (lane >= 16 && lane - 16 < x.vdim / 8)
+                *(uint4 *)(sm.v[at] + row + 8 * (lane - 16)) = *(const uint4 *)(sm.fresh[1] + 8 * (lane - 16));
         }
-        if (b + SPLIT_STAGES - 1 < last)
-            load_kv<D, BN>(sm.k[(b - first + SPLIT_STAGES - 1) % SPLIT_STAGES], sm.v[(b - first + SPLIT_STAGES - 1) % SPLIT_STAGES], x, s,
-                           kvh, (b + SPLIT_STAGES - 1) * BN, tid);
-        cp_commit();
+        __syncwarp();
+        load(b + STAGES - 1);
         float c[1][2][4];
-        tile_zero(c);
-        tile_mm<1, 2, false, true>(c, sm.q, LD, sm.k[at] + 16 * warp * LD, LD, D);
+        q.scores(c[0], sm.k[at] + 16 * warp * LD);
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -246,9 +289,9 @@ static __global__ void __launch_bounds__(128)
     struct merge { /* over what has been used */
         float m[4][16], l[4][16], o[64][LO];
         split_part<D> part;
-        float factors[16][SPLITS + 2];
+        split_weights w;
     };
-    static_assert(sizeof(split_smem<D>) >= sizeof(merge), "room for the merge");
+    static_assert(sizeof(split_smem<D, STAGES>) >= sizeof(merge), "room for the merge");
     merge &mg = *(merge *)raw;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -268,7 +311,7 @@ static __global__ void __launch_bounds__(128)
         cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
         split_warps<D>(mg.part, rows, sl2, mg.m[0], mg.l[0], mg.o[0]);
         cluster.sync();
-        split_add<D>(x, out, s, kvh, splits, blockIdx.x, splits, mg.factors, [&](int i) { return cluster.map_shared_rank(&mg.part, i); });
+        split_add<D>(x, out, s, kvh, splits, blockIdx.x, splits, mg.w, [&](int i) { return cluster.map_shared_rank(&mg.part, i); });
         cluster.sync(); /* its memory is read by the others until here */
 #endif
     } else {
@@ -278,8 +321,24 @@ static __global__ void __launch_bounds__(128)
             __syncthreads();
         else if (!split_last(arrived + seq * x.g + kvh))
             return;
-        split_add<D>(x, out, s, kvh, splits, 0, 1, mg.factors, [&](int i) { return splits > 1 ? all + i : &mg.part; });
+        split_add<D>(x, out, s, kvh, splits, 0, 1, mg.w, [&](int i) { return splits > 1 ? all + i : &mg.part; });
     }
+}
+
+template <int D, bool CLUSTERED, int STAGES>
+static void split_launch(struct backend *be, dim3 grid, const attn_in<bf16> &x, const attn_out<bf16> &out, const attn_fresh &fresh)
+{
+    const size_t bytes = sizeof(split_smem<D, STAGES>);
+    split_part<D> *parts = NULL;
+    unsigned *arrived = NULL;
+    if (!CLUSTERED && grid.x > 1) {
+        parts = cuda_ws_of<split_part<D>>(be, (int64_t)grid.x * grid.y * grid.z);
+        arrived = cuda_counters(be);
+        if (!parts || !arrived)
+            return;
+    }
+    if (tile_allow_smem(be, attn_split_kernel<D, CLUSTERED, STAGES>, bytes))
+        launch_after(be, attn_split_kernel<D, CLUSTERED, STAGES>, grid, 128, bytes, CLUSTERED ? grid.x : 1, x, out, fresh, parts, arrived);
 }
 
 template <int D>
@@ -291,28 +350,22 @@ static void split_run(struct backend *be, const attn_in<bf16> &x, const attn_out
     int64_t bucket = 2 * BN; /* powers of two: a recorded step is good for as long as its bucket is */
     while (bucket < most)
         bucket *= 2;
-    /* A block on each multiprocessor when they are few enough for clusters, else two; units beyond the counters are not split. */
+    /*
+     * Clusters, two blocks on each multiprocessor, while keys are few: their merge is the quickest. Else one large block on each. Units
+     * beyond the counters are not split.
+     */
     const int64_t units = (int64_t)x.g * x.n, sms = cuda_of(be)->sms;
-    const bool clustered = sms / units <= SPLIT_CLUSTER && cuda_of(be)->cc >= 90;
-    int64_t splits = MIN((clustered ? 1 : 2) * sms / units, CEIL_DIV(bucket, (int64_t)2 * BN));
-    splits = !clustered && units > CUDA_COUNTERS ? 1 : MIN(MAX(splits, (int64_t)1), (int64_t)SPLITS);
-    const size_t bytes = sizeof(split_smem<D>);
+    const bool clustered = cuda_of(be)->cc >= 90 && sms / units <= SPLIT_CLUSTER && (bucket <= SPLIT_LONG || units > sms);
+    const int64_t most_splits = clustered ? SPLIT_CLUSTER : units > CUDA_COUNTERS ? 1 : SPLITS;
+    int64_t splits = MIN((clustered ? 2 : 1) * sms / units, CEIL_DIV(bucket, (int64_t)2 * BN));
+    splits = MAX(MIN(splits, most_splits), (int64_t)1);
     const dim3 grid((unsigned)splits, x.g, x.n);
-    split_part<D> *parts = NULL;
-    unsigned *arrived = NULL;
-    if (splits > 1 && clustered) {
-        if (tile_allow_smem(be, attn_split_kernel<D, true>, bytes))
-            launch_after(be, attn_split_kernel<D, true>, grid, 128, bytes, (unsigned)splits, x, out, fresh, parts, arrived);
-        return;
-    }
-    if (splits > 1) {
-        parts = cuda_ws_of<split_part<D>>(be, units * splits);
-        arrived = cuda_counters(be);
-        if (!parts || !arrived)
-            return;
-    }
-    if (tile_allow_smem(be, attn_split_kernel<D, false>, bytes))
-        launch_after(be, attn_split_kernel<D, false>, grid, 128, bytes, 1, x, out, fresh, parts, arrived);
+    if (clustered)
+        split_launch<D, true, 2>(be, grid, x, out, fresh);
+    else if (sizeof(split_smem<D, 4>) <= cuda_of(be)->smem_optin)
+        split_launch<D, false, 4>(be, grid, x, out, fresh);
+    else
+        split_launch<D, false, 2>(be, grid, x, out, fresh);
 }
 
 bool attn_split(struct backend *be, const attn_in<bf16> &x, const attn_out<bf16> &out, const struct seqs *s, const attn_fresh *fresh)
