@@ -71,6 +71,7 @@ static int data_list(int argc, char **argv, struct err *e)
                    {"training prose (public-domain novels)", "experiments/tiny/prose"},
                    {"more of it, for haystacks of training", "experiments/tiny/novels"},
                    {"tiny teacher", "experiments/tiny/teacher"},
+                   {"another one, by teacher.yaml", "experiments/tiny/teacher2"},
                    {"MMLU, ARC, PIQA, WinoGrande: first documents", "lmeval/data"},
                    {"published layer sets", "baselines/index_sets.tsv"},
                    {"published scores", "reports/published"}};

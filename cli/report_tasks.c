@@ -33,8 +33,9 @@ static double task_mean(const struct sel_data *d, const struct sel_entry *x, con
 
 static bool evaluated(const struct sel_data *d, const char *task)
 {
-    if (d->teacher && d->teacher->state == RUN_COMPLETE && finite_f64(sel_number(d->p, d->teacher, task)))
-        return true;
+    for (size_t i = 0; i < d->n_whole; i++)
+        if (d->whole[i]->state == RUN_COMPLETE && finite_f64(sel_number(d->p, d->whole[i], task)))
+            return true;
     for (size_t i = 0; i < d->n; i++)
         if (!d->e[i].failed && finite_f64(task_mean(d, &d->e[i], task)))
             return true;
@@ -67,14 +68,18 @@ static void task_cells(struct table *t, size_t row, const bool *have, const doub
             cell_num(table_cell(t, row, c++), v[i], -1, digits);
 }
 
-static void teacher_row(const struct sel_data *d, struct table *t, const bool *have)
+static void whole_row(const struct sel_data *d, struct table *t, size_t r, const struct node *n, const bool *have)
 {
     double v[ARRAY_LEN(tasks)];
-    size_t r = table_row(t, "ours");
-    cell_text(table_cell(t, r, 0), "Teacher");
-    cell_num(table_cell(t, r, 3), d->ceiling, sel_number(d->p, d->teacher, "se"), 1);
+    cell_text(table_cell(t, r, 0), n->label);
+    if (n->error || n->state != RUN_COMPLETE) {
+        cell_text(table_cell(t, r, 3), n->error ? "failed" : "-");
+        table_cell(t, r, 3)->note = table_note(t, "%.300s", n->error ? n->error : "not run");
+        return;
+    }
+    cell_num(table_cell(t, r, 3), sel_number(d->p, n, "mean"), sel_number(d->p, n, "se"), 1);
     for (size_t i = 0; i < ARRAY_LEN(tasks); i++)
-        v[i] = sel_number(d->p, d->teacher, tasks[i].task);
+        v[i] = sel_number(d->p, n, tasks[i].task);
     task_cells(t, r, have, v, 1);
 }
 
@@ -125,15 +130,17 @@ int report_tasks(struct plan *p, const struct report *rep, const char *out_dir, 
     if (rc == 0) {
         table_init(&t, &a, rep->name, arena_printf(&a, "%s (%s scale)", rep->title, p->m->scale));
         columns(d, &t, have);
-        if (finite_f64(d->ceiling))
-            teacher_row(d, &t, have);
+        for (size_t i = 0; i < d->n_whole; i++) {
+            whole_row(d, &t, table_row(&t, i == 0 ? "ours" : NULL), d->whole[i], have);
+            res->missing += d->whole[i]->error || d->whole[i]->state != RUN_COMPLETE;
+        }
         for (size_t i = 0; i < d->n; i++) {
-            entry_row(d, &t, table_row(&t, i == 0 && !finite_f64(d->ceiling) ? "ours" : NULL), &d->e[i], have);
+            entry_row(d, &t, table_row(&t, i == 0 && !d->n_whole ? "ours" : NULL), &d->e[i], have);
             res->missing += d->e[i].failed != NULL;
         }
         published_rows(d, &t, &pub, have);
-        res->cells = (int)d->n;
-        str_printf(&res->verdict, "%zu models, %d not made, %zu tasks", d->n, res->missing, t.n_cols - 4);
+        res->cells = (int)(d->n + d->n_whole);
+        str_printf(&res->verdict, "%zu models, %d not made, %zu tasks", d->n + d->n_whole, res->missing, t.n_cols - 4);
         rc = rep_emit(p, rep, &t, out_dir, text, e);
     }
     sel_free(d);

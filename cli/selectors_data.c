@@ -84,7 +84,9 @@ static void collect(struct sel_data *d, const struct ynode *from, bool beside)
         if (!names(from, n->stage->id) || strcmp(n->kind->name, "ruler"))
             continue;
         if (!selector_of(n)) {
-            d->teacher = n;
+            if (d->n_whole < SEL_MAX_WHOLE)
+                d->whole[d->n_whole++] = n;
+            d->teacher = d->whole[0];
             continue;
         }
         struct sel_entry *x = entry_for(d, n, beside);

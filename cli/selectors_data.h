@@ -10,7 +10,7 @@
 #include "reports/table.h"
 #include "ruler/ruler.h"
 
-enum { SEL_MAX_ENTRIES = 256 };
+enum { SEL_MAX_ENTRIES = 256, SEL_MAX_WHOLE = 16 };
 
 struct sel_run { /* one evaluated hybrid */
     const struct node *node, *distill;
@@ -47,6 +47,8 @@ struct sel_data {
     struct arena *a;
     const char *reference;
     const struct node *teacher, *floor;
+    const struct node *whole[SEL_MAX_WHOLE]; /* evaluations of models without a selection, in order: the teacher first */
+    size_t n_whole;
     struct sel_entry e[SEL_MAX_ENTRIES];
     size_t n, family; /* family: comparisons that Holm's correction is over */
     size_t task_n[RULER_MAX_TASKS];
