@@ -68,6 +68,13 @@ grep -q '"Qwen2ForCausalLM"' "$run/out/config.json" || bad "config.json names no
 # ... and by its manifest: evaluated (some seconds), with its table.
 "$bin" reproduce $manifest --scale ci --runs "$tmp/eval" --out "$tmp/results" --device cpu --quiet >"$tmp/out" 2>"$tmp/err" || bad "reproduce: $(tail -n 3 "$tmp/err")"
 grep -q '^| Teacher\|^Teacher' "$tmp/results/teacher/ci/teacher.md" "$tmp/results/teacher/ci/teacher.txt" || bad "no row of the teacher in its table"
+# A row of its own for each model without a selection (a few updates: the new one scores less), and the check finds its row in a table of blocks.
+awk -F'\t' '$1 == "ours" { v[$2] = $5 } END { exit !(v["Teacher"] != "" && v["bundled teacher"] > v["Teacher"] && v["bundled teacher2"] > v["Teacher"]) }' "$tmp/results/teacher/ci/teacher.tsv" || bad "rows of the table: $(cut -f1-5 "$tmp/results/teacher/ci/teacher.tsv" | head -n 4)"
+for row in "ours/bundled teacher2" ours/Teacher; do
+    sed "s|row: ours/Teacher, \(.*\), scale: tiny|row: $row, \1|" $manifest >"$tmp/checked.yaml"
+    "$bin" reproduce "$tmp/checked.yaml" --scale ci --runs "$tmp/eval" --out "$tmp/results" --device cpu --quiet >"$tmp/out" 2>"$tmp/err"
+    [ $? = $([ "$row" = ours/Teacher ] && echo 1 || echo 0) ] && grep -q "check teacher: '$row' Avg. = [0-9.]* (at least 93)" "$tmp/out" || bad "check of '$row': $(cat "$tmp/out" "$tmp/err")"
+done
 
 # What is wrong is said before anything runs.
 sed 's/kind: train, /kind: train, head_dim: 7, /;s/, head_dim: 32//' $manifest >"$tmp/bad.yaml"
