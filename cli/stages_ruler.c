@@ -241,8 +241,10 @@ static int text_rows(struct packer *p, int64_t want, bool repeat, struct err *e)
 {
     int64_t have = (int64_t)p->text.n / p->seq, once = MIN(want, have);
     if (want > have && (!repeat || have == 0))
-        return ERR(e, E_INPUT, "pack: %" PRId64 " rows of text wanted, the files hold %" PRId64 " rows of %" PRId64 " tokens", want, have,
-                   p->seq);
+        return ERR(e, E_INPUT,
+                   "pack: %" PRId64 " rows of text wanted, the files hold %" PRId64 " rows of %" PRId64
+                   " tokens; give more text, a smaller share of it, or take it more than once (repeat_text)",
+                   want, have, p->seq);
     uint8_t *mask = malloc((size_t)p->seq);
     if (!mask)
         return err_nomem(e, (size_t)p->seq, "a mask");
