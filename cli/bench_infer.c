@@ -1,11 +1,13 @@
 /* Prefill and decoding, timed. */
 #include "cli/bench_infer.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/prog.h"
 #include "core/rng.h"
+#include "kernels/memory.h"
 #include "kernels/ops.h"
 
 /* ---- shapes [config.json of the models named] ---- */
@@ -180,7 +182,9 @@ int bench_infer(struct model *m, const struct infer_opts *o, struct infer_run *o
     // ids, positions, offsets; the head's
     out->need_bytes = out->weight_bytes + out->cache_bytes + (double)keep + (double)tmp + (double)(8 * rows + 4 * (o->batch + 1) +
         12 * o->batch);
-    out->fits = o->limit_bytes <= 0 || out->need_bytes <= o->limit_bytes;
+    double has = (double)backend_device_bytes(m->be);
+    out->limit_bytes = has > 0 && o->limit_bytes > 0 ? fmin(has, o->limit_bytes) : fmax(has, o->limit_bytes);
+    out->fits = out->limit_bytes <= 0 || out->need_bytes <= out->limit_bytes;
     if (!out->fits)
         return 0;
     int rc = infer_open(&f, rows, e);

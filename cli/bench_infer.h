@@ -15,7 +15,7 @@ struct infer_opts {
     int32_t batch;
     int warmup, reps;
     int64_t piece;            /* most prompt tokens in one forward */
-    double limit_bytes;       /* device memory that may be used; 0 = no limit */
+    double limit_bytes;       /* device memory that may be used; 0 = what there is */
     uint64_t seed;
 };
 struct infer_time {
@@ -24,6 +24,7 @@ struct infer_time {
 struct infer_run {
     bool fits;                /* false: not tried, need_bytes is above the limit */
     double need_bytes;        /* predicted: weights, activations, cache */
+    double limit_bytes;       /* the lower of what was asked for and what the device (or the machine) has; 0 = unknown */
     double weight_bytes, cache_bytes, prefill_peak, decode_peak;
     double prefill_flops;     /* counted, the whole batch */
     struct infer_time prefill, step; /* one prefill of the batch; one decoded token of every sequence */

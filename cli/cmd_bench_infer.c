@@ -64,6 +64,7 @@ static void print_row(struct infer_cmd *b, const struct infer_opts *o, const str
     jw_ki64(&b->w, "batch", o->batch);
     jw_kbool(&b->w, "fits", r->fits);
     jw_kf64(&b->w, "predicted_bytes", r->need_bytes);
+    jw_kf64(&b->w, "limit_bytes", r->limit_bytes);
     jw_kf64(&b->w, "cache_bytes", r->cache_bytes);
     if (r->fits) {
         time_json(&b->w, "prefill", &r->prefill);
@@ -76,8 +77,8 @@ static void print_row(struct infer_cmd *b, const struct infer_opts *o, const str
     if (b->c.json)
         return;
     if (!r->fits)
-        printf("%8" PRId64 " %6d  out of memory: predicted %.2f GiB, limit %s\n", o->context, (int)o->batch, r->need_bytes / 1073741824,
-               b->limit);
+        printf("%8" PRId64 " %6d  out of memory: predicted %.2f GiB, limit %.2f GiB\n", o->context, (int)o->batch,
+               r->need_bytes / 1073741824, r->limit_bytes / 1073741824);
     else
         printf("%8" PRId64 " %6d %10.2f [%.2f, %.2f] %9.3f [%.3f, %.3f] %10.1f %10.1f %10.1f %10.1f\n", o->context, (int)o->batch,
                1e3 * r->prefill.median, 1e3 * r->prefill.lo, 1e3 * r->prefill.hi, 1e3 * r->step.median, 1e3 * r->step.lo, 1e3 * r->step.hi,
@@ -127,7 +128,7 @@ int bench_cmd_infer(int argc, char **argv, struct err *e)
         {.name = "reps", .type = OPT_I64, .dst = &b.reps, .arg = "N", .lo = 1, .hi = INFER_MAX_REPS,
          .help = "timed rounds (cpu 5, cuda 10)", .group = "Inference"},
         {.name = "memory-limit", .type = OPT_STR, .dst = &b.limit, .arg = "SIZE",
-         .help = "lengths predicted to need more are shown as out of memory (95.6GiB)", .group = "Inference"},
+         .help = "lengths predicted to need more are shown as out of memory (95.6GiB; never above what there is)", .group = "Inference"},
         COMMON_OPTS(&b.c)};
     const struct cmd_spec spec = {.synopsis = "dashlab bench infer [--model PATH|SHAPE] [--layers SPEC] [--context N,..] [--batch N] "
                                   "[OPTIONS]", .about = "Prefill latency, decoding time a token, cache and peak memory over context "

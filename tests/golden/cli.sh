@@ -212,6 +212,7 @@ checks=$((checks + 1))
 [ "$(num predicted_bytes)" -ge "$(num prefill_peak_bytes)" ] && [ "$(num predicted_bytes)" -ge "$(num decode_peak_bytes)" ] && [ "$(num predicted_bytes)" -le $((2 * $(num prefill_peak_bytes))) ] ||
     { failed=$((failed + 1)); echo "bench infer: predicted $(num predicted_bytes), peaks $(num prefill_peak_bytes) $(num decode_peak_bytes)"; }
 run 0 bench infer --context 48 --memory-limit 1MiB; prints "out of memory: predicted"
+run 0 bench infer --context 16000000 --batch 64 --memory-limit 9999GiB; prints "out of memory: predicted" # more than this machine has: not tried either
 run 2 bench infer --context 0; says "a list of lengths"
 run 2 bench infer --memory-limit much; says "is no size"
 run 3 bench infer --model "$work/none"; says "qwen2.5-3b"
