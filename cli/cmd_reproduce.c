@@ -219,8 +219,8 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
         COMMON_OPTS(&r.c)};
     const struct cmd_spec spec = {
         .synopsis = "dashlab reproduce MANIFEST [OPTIONS]",
-        .about = "Runs what is missing of a manifest, or of a collection of them, then makes its tables and figures. Killed at any "
-                 "moment, the same command goes on.",
+        .about = "Runs what is missing of a manifest (a file, or a name in experiments/ such as table1), or of a collection of "
+                 "them, then makes its tables and figures. Killed at any moment, the same command goes on.",
         .examples = "  dashlab reproduce experiments/table1.yaml\n  dashlab reproduce experiments/all.yaml --scale ci\n"
                     "  dashlab reproduce experiments/all.yaml --scale paper --dry-run --on h200\n"
                     "  dashlab reproduce experiments/all.yaml --export make jobs && make -j 32 -f jobs/Makefile",

@@ -35,10 +35,23 @@ static int plan_part(struct repro *r, struct part *t, struct err *e)
     return reports_check_rows(&t->p, e);
 }
 
+/* A bare name stands for a manifest of experiments/: table1 for experiments/table1.yaml. */
+static void find_named(struct repro *r)
+{
+    char path[1024];
+    struct err ignored = ERR_INIT;
+    if (file_exists(r->manifest) || strpbrk(r->manifest, "/.") || strlen(r->manifest) > 64)
+        return;
+    snprintf(r->named, sizeof r->named, "experiments/%s.yaml", r->manifest);
+    if (file_exists(r->named) || cli_bundled(path, r->named, &ignored) == 0)
+        r->manifest = r->named;
+}
+
 static int open_parts(struct repro *r, struct err *e)
 {
     char path[1024];
     struct manifest first;
+    find_named(r);
     if (!file_exists(r->manifest) && cli_bundled(path, r->manifest, e) != 0)
         return ERR(e, E_INPUT, "manifest '%s' does not exist", r->manifest);
     TRY(manifest_load(&first, file_exists(r->manifest) ? r->manifest : path, r->scale, &r->reg, e));

@@ -14,6 +14,7 @@ struct part { /* one manifest */
 };
 struct repro {
     struct common c;
+    char named[96]; /* what a bare name stands for */
     const char *manifest, *scale, *only, *out, *runs, *limit; /* limit: --memory-limit, NULL = none */
     bool estimate;   /* plans with FLOPs and memory */
     double gflops;   /* rate of the estimated times; 0 = measured now */

@@ -277,6 +277,8 @@ checks=$((checks + 1))
 # --- cells of a table ---
 run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain nothing@3; says "no such cell"; prints "uniform@3"
 run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain uniform@3; prints "not made: not run"
+run 0 report table1 --scale ci --runs "$work/none" --explain uniform@3; prints "command dashlab reproduce experiments/table1.yaml" # a name alone: of experiments/
+run 3 report table99 --scale ci --runs "$work/none"; says "manifest 'table99' does not exist"
 run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Uniform:B=3; prints "not made: not run"
 run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Uniform:B=x; says "LABEL:B=BUDGET"
 
