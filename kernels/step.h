@@ -3,10 +3,10 @@
  * between them counts. Every call below has the value of the table ops named with it, and is those ops on a backend without something
  * better; FLOPs and bytes are counted as theirs.
  *
- * CUDA has something better in bf16: products of up to 16 rows (k a multiple of 32, at most 4096), attention and recurrence of one token a
- * sequence are single kernels, and a step's launches are recorded once and replayed. They read weights, and keys and states of earlier
- * steps, before the kernel just before them has ended: that one must not write those. DASHLAB_CUDA_STEP=ops leaves both out, =fused the
- * recording: for finding an error, and for the tests that compare.
+ * CUDA has something better in bf16: products of up to 16 rows (k a multiple of 32, at most 65536, with a norm 4096), attention and
+ * recurrence of one token a sequence are single kernels, and a step's launches are recorded once and replayed. They read weights, and keys
+ * and states of earlier steps, before the kernel just before them has ended: that one must not write those. DASHLAB_CUDA_STEP=ops leaves
+ * both out, =fused the recording: for finding an error, and for the tests that compare.
  */
 #ifndef KERNELS_STEP_H
 #define KERNELS_STEP_H

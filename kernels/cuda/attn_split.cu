@@ -26,49 +26,69 @@ struct attn_fresh {
     const int *di, *pos;
 };
 
-/* Eight pairs of a head rotated: x, y are in the first and the second half. */
-static __device__ __forceinline__ void rotate8(bf16 *to, bf16 *to2, const bf16 *x, const bf16 *y, const float *c, const float *s)
-{
-    float a[8], b[8], p[8], q[8];
-    ld16(a, x);
-    ld16(b, y);
-#pragma unroll
-    for (int e = 0; e < 8; e++) {
-        p[e] = a[e] * c[e] - b[e] * s[e];
-        q[e] = b[e] * c[e] + a[e] * s[e];
-    }
-    st16(to, p);
-    st16(to2, q);
-}
-
-/* q rotated where it lies in shared memory; the new key and value to shared memory and, by the block that has the last keys, to the cache.
+/*
+ * The new token of a sequence. A thread has eight pairs of a query head, (c, c + half) .. (c + 7, c + half + 7), to rotate; in the block
+ * that has the last keys the threads of the first head rotate the key, too, and others copy the value, to shared memory and to the cache.
+ * What depends on the position alone is read before the step's previous kernel has ended.
  */
+struct split_turn {
+    float cos[8], sin[8];
+    int head, c;
+    __device__ __forceinline__ void find(const attn_in<bf16> &x, const attn_fresh &f, int row)
+    {
+        const int half = x.kdim / 2, each = half / 8;
+        head = threadIdx.x / each, c = threadIdx.x % each * 8;
+        if (head >= x.rep)
+            return;
+        const int64_t at = (int64_t)f.pos[row] * half + c;
+#pragma unroll
+        for (int e = 0; e < 8; e += 4) {
+            *(float4 *)(cos + e) = *(const float4 *)(f.cos + at + e);
+            *(float4 *)(sin + e) = *(const float4 *)(f.sin + at + e);
+        }
+    }
+    __device__ __forceinline__ void turn(bf16 *to, bf16 *to2, uint4 first, uint4 second) const
+    {
+        float a[8], b[8], p[8], q[8];
+        ld16(a, (const bf16 *)&first);
+        ld16(b, (const bf16 *)&second);
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            p[e] = a[e] * cos[e] - b[e] * sin[e];
+            q[e] = b[e] * cos[e] + a[e] * sin[e];
+        }
+        st16(to, p);
+        st16(to2, q);
+    }
+};
 template <int D, int STAGES>
-static __device__ __forceinline__ void split_fresh(split_smem<D, STAGES> &sm, const attn_in<bf16> &x, const attn_fresh &f, int row, int kvh,
-                                                   bool mine)
+static __device__ __forceinline__ void split_fresh(split_smem<D, STAGES> &sm, const attn_in<bf16> &x, const attn_fresh &f,
+                                                   const split_turn &w, int row, int kvh, bool mine)
 {
     constexpr int LD = tile_ld<bf16>(D);
-    const int half = x.kdim / 2, tid = threadIdx.x;
-    const float *cos = f.cos + (int64_t)f.pos[row] * half, *sin = f.sin + (int64_t)f.pos[row] * half;
-    for (int u = tid; u < x.rep * (half / 8); u += 128) {
-        const int c = u % (half / 8) * 8;
-        bf16 *q = sm.q + u / (half / 8) * LD + c;
-        rotate8(q, q + half, q, q + half, cos + c, sin + c);
+    const int half = x.kdim / 2, c = w.c, v_c = 8 * ((int)threadIdx.x - 64);
+    uint4 q[2], k[2], v;
+    const bool turns = w.head < x.rep, key = mine && w.head == 0, value = mine && v_c >= 0 && v_c < x.vdim;
+    if (turns) {
+        const bf16 *p = x.q + (int64_t)row * x.ldq + (kvh * x.rep + w.head) * x.kdim + c;
+        q[0] = *(const uint4 *)p, q[1] = *(const uint4 *)(p + half);
     }
-    if (!mine)
-        return;
-    const bf16 *k = f.k + ((int64_t)row * x.g + kvh) * x.kdim, *v = f.v + ((int64_t)row * x.g + kvh) * x.vdim;
-    bf16 *key = f.keys + ((int64_t)f.di[row] * x.g + kvh) * x.kdim, *value = f.values + ((int64_t)f.di[row] * x.g + kvh) * x.vdim;
-    if (tid < half / 8) {
-        const int c = 8 * tid;
-        rotate8(sm.fresh[0] + c, sm.fresh[0] + half + c, k + c, k + half + c, cos + c, sin + c);
-        *(uint4 *)(key + c) = *(const uint4 *)(sm.fresh[0] + c);
-        *(uint4 *)(key + half + c) = *(const uint4 *)(sm.fresh[0] + half + c);
+    const int64_t at = (int64_t)row * x.g + kvh;
+    if (key)
+        k[0] = *(const uint4 *)(f.k + at * x.kdim + c), k[1] = *(const uint4 *)(f.k + at * x.kdim + half + c);
+    if (value)
+        v = *(const uint4 *)(f.v + at * x.vdim + v_c);
+    if (turns)
+        w.turn(sm.q + w.head * LD + c, sm.q + w.head * LD + half + c, q[0], q[1]);
+    if (key) {
+        bf16 *to = f.keys + ((int64_t)f.di[row] * x.g + kvh) * x.kdim + c;
+        w.turn(sm.fresh[0] + c, sm.fresh[0] + half + c, k[0], k[1]);
+        *(uint4 *)to = *(const uint4 *)(sm.fresh[0] + c);
+        *(uint4 *)(to + half) = *(const uint4 *)(sm.fresh[0] + half + c);
     }
-    if (tid >= 64 && tid < 64 + x.vdim / 8) {
-        const int c = 8 * (tid - 64);
-        *(uint4 *)(sm.fresh[1] + c) = *(const uint4 *)(v + c);
-        *(uint4 *)(value + c) = *(const uint4 *)(v + c);
+    if (value) {
+        *(uint4 *)(sm.fresh[1] + v_c) = v;
+        *(uint4 *)(f.values + ((int64_t)f.di[row] * x.g + kvh) * x.vdim + v_c) = v;
     }
 }
 
@@ -109,24 +129,35 @@ template <int D> struct split_part {
     float v[16][D], m[16], l[16];
 };
 
-/* The states of the warps, added in order. */
+/* The states of the warps, added in order. f: [4][16], what they weigh. */
 template <int D>
 static __device__ __forceinline__ void split_warps(split_part<D> &to, int rows, float sl2, const float *ms, const float *ls,
-                                                   const float *os)
+                                                   const float *os, float *f)
 {
     constexpr int LO = D + 4;
-    for (int u = threadIdx.x; u < rows * D; u += 128) {
-        const int r = u / D, c = u % D;
-        float top = fmaxf(fmaxf(ms[r], ms[16 + r]), fmaxf(ms[32 + r], ms[48 + r])), b0 = top == -INFINITY ? 0 : top * sl2, sum = 0, val = 0;
+    const int tid = threadIdx.x;
+    if (tid < 16) {
+        const float top = fmaxf(fmaxf(ms[tid], ms[16 + tid]), fmaxf(ms[32 + tid], ms[48 + tid])), b0 = top == -INFINITY ? 0 : top * sl2;
+        float sum = 0;
 #pragma unroll
         for (int w = 0; w < 4; w++) {
-            const float f = exp2_f(fmaf(ms[16 * w + r], sl2, -b0));
-            sum = fmaf(f, ls[16 * w + r], sum);
-            val = fmaf(f, os[(16 * w + r) * LO + c], val);
+            f[16 * w + tid] = exp2_f(fmaf(ms[16 * w + tid], sl2, -b0));
+            sum = fmaf(f[16 * w + tid], ls[16 * w + tid], sum);
         }
-        to.v[r][c] = val;
-        if (c == 0)
-            to.m[r] = top, to.l[r] = sum;
+        to.m[tid] = top, to.l[tid] = sum;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int r = tid / (D / 4); r < rows; r += 128 / (D / 4)) {
+        const int c = tid % (D / 4) * 4;
+        float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            const float4 o = *(const float4 *)(os + (16 * w + r) * LO + c);
+            const float g = f[16 * w + r];
+            v.x = fmaf(g, o.x, v.x), v.y = fmaf(g, o.y, v.y), v.z = fmaf(g, o.z, v.z), v.w = fmaf(g, o.w, v.w);
+        }
+        *(float4 *)(to.v[r] + c) = v;
     }
 }
 
@@ -146,6 +177,7 @@ static __device__ __forceinline__ void split_add(const attn_in<bf16> &x, const a
     constexpr int EACH = 128 / D, MINE = 16 / EACH; /* rows at a time, and of a thread */
     const int tid = threadIdx.x, rows = s.nq * x.rep, c = tid % D, r0 = tid / D;
     const float sl2 = x.scale * 1.44269504088896341f;
+#pragma unroll 1
     for (int u = tid; u < 16 * splits; u += 128)
         if (u % 16 < rows) {
             w.f[u % 16][u / 16] = part(u / 16)->m[u % 16];
@@ -154,8 +186,10 @@ static __device__ __forceinline__ void split_add(const attn_in<bf16> &x, const a
     __syncthreads();
     if (tid < rows) {
         float top = -INFINITY, sum = 0;
+#pragma unroll 1
         for (int i = 0; i < splits; i++)
             top = fmaxf(top, w.f[tid][i]);
+#pragma unroll 1
         for (int i = 0; i < splits; i++) {
             w.f[tid][i] = exp2_f((w.f[tid][i] - top) * sl2);
             sum = fmaf(w.f[tid][i], w.l[tid][i], sum);
@@ -163,12 +197,13 @@ static __device__ __forceinline__ void split_add(const attn_in<bf16> &x, const a
         w.top[tid] = top, w.sum[tid] = sum;
     }
     __syncthreads();
-#pragma unroll 2
+#pragma unroll 1
     for (int q = 0; q < MINE; q++) {
         const int r = first + step * (r0 + q * EACH);
         if (r >= rows)
             break;
         float sum = 0;
+#pragma unroll 1
         for (int i = 0; i < splits; i += 8) {
             float v[8];
 #pragma unroll
@@ -214,62 +249,73 @@ static __global__ void __launch_bounds__(128)
     split_smem<D, STAGES> &sm = *(split_smem<D, STAGES> *)raw;
     const int kvh = blockIdx.y, seq = blockIdx.z, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t4 = tid & 3;
     const attn_seq s = attn_find(x, seq);
-    const int off = s.nk - s.nq, lo = x.window[0] > off ? 0 : off - x.window[0] + 1, blocks = (s.nk + BN - 1) / BN - lo / BN;
-    const int each = (blocks + gridDim.x - 1) / gridDim.x, first = lo / BN + blockIdx.x * each, last = min(first + each, lo / BN + blocks);
-    const bool mine = fresh.keys && first < last && last == lo / BN + blocks; /* the new token's key is among its keys */
+    /* keys first .. end - 1, shares in sixteens, of a warp at a time; BN of them a turn */
+    const int off = s.nk - s.nq, lo = x.window[0] > off ? 0 : off - x.window[0] + 1, units = (s.nk + 15) / 16 - lo / 16;
+    const int first = 16 * (lo / 16 + (int)((unsigned)units * blockIdx.x / gridDim.x)),
+              end = 16 * (lo / 16 + (int)((unsigned)units * (blockIdx.x + 1) / gridDim.x)), turns = (end - first + BN - 1) / BN;
+    const bool mine = fresh.keys && first < end && end >= s.nk; /* the new token's key is among its keys */
     auto load = [&](int b) { /* a warp's own keys, in its own part of the ring: no warp waits for another */
-        const int at = (b - first) % STAGES;
-        if (b < last)
-            load_kv<D, 16, 32>(sm.k[at] + 16 * warp * LD, sm.v[at] + 16 * warp * LD, x, s, kvh, b * BN + 16 * warp, lane);
-        cp_commit();
+                             const int at = b % STAGES, j0 = first + b * BN + 16 * warp;
+                             if (j0 < end)
+                                 load_kv<D, 16, 32>(sm.k[at] + 16 * warp * LD, sm.v[at] + 16 * warp * LD, x, s, kvh, j0, lane);
+                             cp_commit();
     };
     auto load_first = [&] {
-#pragma unroll
+#pragma unroll 1
         for (int i = 0; i < STAGES - 1; i++)
-            load(first + i);
+            load(i);
     };
     const bool early =
-        fresh.keys || (first + STAGES - 1) * BN <= off; /* keys and values of earlier steps; the new one's place is read in vain */
+        fresh.keys || first + (STAGES - 1) * BN <= off; /* keys and values of earlier steps; the new one's place is read in vain */
     if (early)
         load_first();
-    if (last - first <= SPLIT_LAST)
+    split_turn turn;
+    if (fresh.keys && s.nq)
+        turn.find(x, fresh, s.row);
+#pragma unroll 1
+    for (int u = tid; u < 16 * LD / 8; u += 128)
+        *(uint4 *)(sm.q + 8 * u) = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    if (turns <= SPLIT_LAST)
         let_next_start();
     after_previous();
     if (!s.nq)
         return;
     if (!early)
         load_first();
-    for (int u = tid; u < 16 * (D / 8); u += 128) {
-        const int r = u / (D / 8), c = u % (D / 8) * 8;
-        *(uint4 *)(sm.q + r * LD + c) =
-            r < s.nq * x.rep && c < x.kdim
-                ? *(const uint4 *)(x.q + (int64_t)(s.row + r / x.rep) * x.ldq + (kvh * x.rep + r % x.rep) * x.kdim + c)
-                : make_uint4(0, 0, 0, 0);
-    }
-    if (fresh.keys) {
-        __syncthreads();
-        split_fresh<D, STAGES>(sm, x, fresh, s.row, kvh, mine);
-    }
+    if (fresh.keys)
+        split_fresh<D, STAGES>(sm, x, fresh, turn, s.row, kvh, mine);
+    else
+#pragma unroll 1
+        for (int u = tid; u < s.nq * x.rep * (D / 8); u += 128) {
+            const int r = u / (D / 8), c = u % (D / 8) * 8;
+            if (c < x.kdim)
+                *(uint4 *)(sm.q + r * LD + c) =
+                    *(const uint4 *)(x.q + (int64_t)(s.row + r / x.rep) * x.ldq + (kvh * x.rep + r % x.rep) * x.kdim + c);
+        }
     __syncthreads();
     split_query<D> q(sm.q);
     float o[1][NO][4], m[1][2] = {{-INFINITY, -INFINITY}}, l[1][2] = {{0, 0}};
     tile_zero(o);
     const float sl2 = x.scale * 1.44269504088896341f;
 #pragma unroll 1
-    for (int b = first; b < last; b++) {
-        const int at = (b - first) % STAGES, j0 = b * BN + 16 * warp;
-        if (b != first && b == last - SPLIT_LAST)
+    for (int b = 0; b < turns; b++) {
+        const int at = b % STAGES, j0 = first + b * BN + 16 * warp;
+        if (b && b == turns - SPLIT_LAST)
             let_next_start();
         cp_wait<STAGES - 2>();
-        if (mine && b == last - 1 && (s.nk - 1) % BN / 16 == warp) {
-            const int row = (s.nk - 1) % BN * LD;
+        __syncwarp();
+        if (mine && j0 <= s.nk - 1 && s.nk - 1 < j0 + 16) {
+            const int row = (16 * warp + s.nk - 1 - j0) * LD;
             if (lane < x.kdim / 8)
                 *(uint4 *)(sm.k[at] + row + 8 * lane) = *(const uint4 *)(sm.fresh[0] + 8 * lane);
             if (lane >= 16 && lane - 16 < x.vdim / 8)
                 *(uint4 *)(sm.v[at] + row + 8 * (lane - 16)) = *(const uint4 *)(sm.fresh[1] + 8 * (lane - 16));
+            __syncwarp();
         }
-        __syncwarp();
         load(b + STAGES - 1);
+        if (j0 >= end) /* the last turn may be short of keys */
+            continue;
         float c[1][2][4];
         q.scores(c[0], sm.k[at] + 16 * warp * LD);
 #pragma unroll
@@ -287,7 +333,7 @@ static __global__ void __launch_bounds__(128)
     __syncthreads();
     constexpr int LO = D + 4;
     struct merge { /* over what has been used */
-        float m[4][16], l[4][16], o[64][LO];
+        float m[4][16], l[4][16], f[4][16], o[64][LO];
         split_part<D> part;
         split_weights w;
     };
@@ -309,14 +355,14 @@ static __global__ void __launch_bounds__(128)
     if constexpr (CLUSTERED) {
 #if __CUDA_ARCH__ >= 900
         cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-        split_warps<D>(mg.part, rows, sl2, mg.m[0], mg.l[0], mg.o[0]);
+        split_warps<D>(mg.part, rows, sl2, mg.m[0], mg.l[0], mg.o[0], mg.f[0]);
         cluster.sync();
         split_add<D>(x, out, s, kvh, splits, blockIdx.x, splits, mg.w, [&](int i) { return cluster.map_shared_rank(&mg.part, i); });
         cluster.sync(); /* its memory is read by the others until here */
 #endif
     } else {
         split_part<D> *all = parts + ((int64_t)seq * x.g + kvh) * splits;
-        split_warps<D>(splits > 1 ? all[blockIdx.x] : mg.part, rows, sl2, mg.m[0], mg.l[0], mg.o[0]);
+        split_warps<D>(splits > 1 ? all[blockIdx.x] : mg.part, rows, sl2, mg.m[0], mg.l[0], mg.o[0], mg.f[0]);
         if (splits == 1)
             __syncthreads();
         else if (!split_last(arrived + seq * x.g + kvh))

@@ -20,12 +20,6 @@ struct token_args {
     bool silu, neg;
 };
 
-static __device__ __forceinline__ float token_in(const bf16 *p, bool silu)
-{
-    const float x = ld(p);
-    return silu ? silu_t<bf16>(x) : x;
-}
-
 /* Sums over the 128 threads of each part, in all of them; shared: 8 values. */
 static __device__ __forceinline__ float part_sum(float x, float *shared)
 {
@@ -51,14 +45,17 @@ template <int R> static __global__ void __launch_bounds__(TOKEN_THREADS) gdn_tok
 #pragma unroll
     for (int i = 0; i < R; i++) /* written by the step before this one, which the host has waited for */
         s[i] = x.s_in && on && R * p + i < x.kdim ? x.s_in[state + (int64_t)(R * p + i) * x.vdim] : 0;
+    const float rate = expf(x.a_log[head]), bias = x.dt_bias[head], weight = on ? ld(x.w + c) : 0;
     after_previous();
-    /* part 0 makes q, part 1 k */
-    float z = c < x.kdim ? token_in((p ? x.k : x.q) + key + c, x.silu) : 0;
+    /* all that is read, at once; part 0 makes q, part 1 k */
+    float z = c < x.kdim ? ld((p ? x.k : x.q) + key + c) : 0, v = on ? ld(x.v + at * x.vdim + c) : 0;
+    const float b = x.b[at], u0 = x.a[at] + bias, gate = on && x.gate ? ld(x.gate + at * x.vdim + c) : 0;
+    if (x.silu)
+        z = silu_t<bf16>(z), v = silu_t<bf16>(v);
     z *= 1.0f / sqrtf(part_sum(z * z, shared) + 1e-6f);
     qk[p][c] = rounded<bf16>(z);
-    const float v = on ? rounded<bf16>(token_in(x.v + at * x.vdim + c, x.silu)) : 0;
-    const float beta = sigmoid_f(x.b[at]) * (x.neg ? 2.0f : 1.0f), u0 = x.a[at] + x.dt_bias[head];
-    const float alpha = expf(-expf(x.a_log[head]) * (u0 > 20.0f ? u0 : log1pf(expf(u0))));
+    v = rounded<bf16>(v);
+    const float beta = sigmoid_f(b) * (x.neg ? 2.0f : 1.0f), alpha = expf(-rate * (u0 > 20.0f ? u0 : log1pf(expf(u0))));
     __syncthreads();
     float sum = 0;
 #pragma unroll
@@ -83,7 +80,7 @@ template <int R> static __global__ void __launch_bounds__(TOKEN_THREADS) gdn_tok
     const float o = on ? rounded<bf16>(x.scale * (part[0][c] + part[1][c])) : 0;
     const float r = 1.0f / sqrtf(part_sum(o * o, shared) / (float)x.vdim + x.eps);
     if (p == 0 && on)
-        st(x.y + at * x.vdim + c, o * (r * ld(x.w + c) * (x.gate ? silu_t<bf16>(ld(x.gate + at * x.vdim + c)) : 1.0f)));
+        st(x.y + at * x.vdim + c, o * (r * weight * (x.gate ? silu_t<bf16>(gate) : 1.0f)));
 }
 
 bool cuda_gdn_token(struct backend *be, const struct step_gdn *d)
@@ -91,8 +88,8 @@ bool cuda_gdn_token(struct backend *be, const struct step_gdn *d)
     const struct op_gdn_prep *f = &d->prep;
     const struct op_gdn *g = &d->gdn;
     const struct op_gdn_out *o = &d->out;
-    if (!cuda_fused(be) || g->kdim > TOKEN_COLS || g->vdim > TOKEN_COLS || g->hv > 65535 || g->seqs->n < 1 ||
-        g->seqs->n > 65535 || g->seqs->rows != g->seqs->n || !g->s_out.p || f->a_lin.dt != DT_F32 || f->b_lin.dt != DT_F32)
+    if (!cuda_fused(be) || g->kdim > TOKEN_COLS || g->vdim > TOKEN_COLS || g->hv > 65535 || g->seqs->n < 1 || g->seqs->n > 65535 ||
+        g->seqs->rows != g->seqs->n || !g->s_out.p || f->a_lin.dt != DT_F32 || f->b_lin.dt != DT_F32)
         return false;
     for (int32_t i = 0; i < g->seqs->n; i++)
         if (seqs_qlen(g->seqs, i) != 1)

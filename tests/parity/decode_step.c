@@ -482,6 +482,8 @@ int main(void)
         check_linear(be, rows, 11008, one, 1, DT_BF16, false, true, false);
         check_linear(be, rows, 11008, two, 2, DT_BF16, false, true, false);
         check_linear(be, rows, 18944, one, 1, DT_F32, false, true, false);
+        check_linear(be, rows, 14336, two, 2, DT_BF16, true, false, false); /* parts of several lengths, with a bias */
+        check_linear(be, rows, 4128, one, 1, DT_BF16, true, true, false);   /* a part that ends in half a stretch */
         check_swiglu(be, rows, 2048, 1500, true, true);
         check_swiglu(be, rows, 4096, 700, false, true);
         check_swiglu(be, rows, 64, 13, false, false);
