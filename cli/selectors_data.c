@@ -69,10 +69,10 @@ static struct sel_entry *entry_for(struct sel_data *d, const struct node *n, boo
     return x;
 }
 
-static bool names(const struct ynode *from, const char *id)
+static bool names(const struct ynode *from, const struct node *n)
 {
     for (size_t k = 0; from && from->kind == Y_SEQ && k < from->n; k++)
-        if (from->item[k]->kind == Y_SCALAR && !strcmp(from->item[k]->s, id))
+        if (from->item[k]->kind == Y_SCALAR && node_named(n, from->item[k]->s))
             return true;
     return false;
 }
@@ -81,7 +81,7 @@ static void collect(struct sel_data *d, const struct ynode *from, bool beside)
 {
     for (size_t i = 0; i < d->p->n; i++) {
         const struct node *n = d->p->nodes[i];
-        if (!names(from, n->stage->id) || strcmp(n->kind->name, "ruler"))
+        if (!names(from, n) || strcmp(n->kind->name, "ruler"))
             continue;
         if (!selector_of(n)) {
             if (d->n_whole < SEL_MAX_WHOLE)

@@ -23,15 +23,6 @@ struct shapes {
     bool recompute, device;   /* activations are computed again; the backend has workspaces of its own */
 };
 
-static int no_values(void *ctx, const struct param *p, float *w, struct err *e)
-{
-    UNUSED(ctx);
-    UNUSED(p);
-    UNUSED(w);
-    UNUSED(e);
-    return 0;
-}
-
 static void shapes_close(struct shapes *s)
 {
     free(s->set.mixer);
@@ -153,13 +144,13 @@ static int shapes_open(struct shapes *s, const struct env *env, const struct nod
     if (!teacher_cfg(n, env->by_name, &c))
         return 0;
     counting(env, &s->be);
-    int rc = model_new(&s->full, &s->be, &c, no_values, NULL, e);
+    int rc = model_new(&s->full, &s->be, &c, NULL, NULL, e);
     if (rc == 0)
         rc = mcfg_copy(&lc, &c, e);
     if (rc == 0) {
         int64_t before = s->be.mem_used_bytes;
         make_linear(&lc, setting_is(n, "conv", "true"), !setting_is(n, "gate", "false"));
-        rc = model_new(&s->lin, &s->be, &lc, no_values, NULL, e);
+        rc = model_new(&s->lin, &s->be, &lc, NULL, NULL, e);
         s->unreal = (double)(s->be.mem_used_bytes - before);
         mcfg_free(&lc);
     }
@@ -523,7 +514,7 @@ static int train_cost(const struct env *env, const struct node *n, struct stage_
     if (pretrain_cfg(n, &cfg, &ignored) != 0)
         return 0; /* its run will say why */
     counting(env, &s.be);
-    int rc = model_new(&s.full, &s.be, &cfg, no_values, NULL, e);
+    int rc = model_new(&s.full, &s.be, &cfg, NULL, NULL, e);
     mcfg_free(&cfg);
     if (rc == 0)
         rc = params_alloc(&s.full->params, true, true, e);
