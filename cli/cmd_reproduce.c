@@ -21,15 +21,16 @@ static void put_quoted(struct str *s, const char *word)
     str_puts(s, "'");
 }
 
-/* The command line that reproduces one manifest as this one would, with this many threads (0: all). */
-static const char *command_for(struct repro *r, const char *manifest, int64_t threads, struct arena *a)
+/* The command line that reproduces one manifest as this one would, with this many threads (0: all); host: for runs that need no device. */
+static const char *command_for(struct repro *r, const char *manifest, int64_t threads, bool host, struct arena *a)
 {
     struct str s = STR_INIT;
     const char *const pairs[][2] = {
-        {"--scale", r->scale}, {"--runs", r->runs}, {"--out", r->out}, {"--device", r->c.device}, {"--dtype", r->c.dtype}};
+        {"--scale", r->scale}, {"--runs", r->runs}, {"--out", r->out}, {"--device", host ? "cpu" : r->c.device},
+        {"--dtype", host || !strcmp(r->c.device, "cpu") ? NULL : cli_dtype(&r->c)}};
     str_puts(&s, "dashlab reproduce");
     put_quoted(&s, manifest);
-    for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(pairs) && pairs[i][1]; i++) {
         str_printf(&s, " %s", pairs[i][0]);
         put_quoted(&s, pairs[i][1]);
     }
@@ -51,9 +52,11 @@ static int export_jobs(struct repro *r, const char *format, const char *dir, str
     int64_t threads = make && !r->c.threads ? 1 : r->c.threads; /* make -j starts as many commands as there are cores */
     int jobs = 0;
     arena_init(&a, 0);
-    const char **command = arena_array(&a, r->n_parts, sizeof *command), *whole = command_for(r, r->manifest, r->c.threads, &a);
+    struct export_command *command = arena_array(&a, r->n_parts, sizeof *command);
+    const char *whole = command_for(r, r->manifest, r->c.threads, false, &a);
     for (size_t i = 0; command && i < r->n_parts; i++)
-        command[i] = command_for(r, r->part[i].path, threads, &a);
+        command[i] = (struct export_command){.device = command_for(r, r->part[i].path, threads, false, &a),
+                                             .host = command_for(r, r->part[i].path, threads, true, &a)};
     int rc = arena_ok(&a, "commands", e);
     if (rc == 0)
         rc = export_plans(make ? EXPORT_MAKE : EXPORT_SLURM, r->plans, r->n_parts, command, whole, repro_name(r), dir, &jobs, e);
@@ -90,6 +93,17 @@ static int print_memory(const struct repro *r, struct err *e)
     return known ? cost_fits(&r->env, most, &most->cost, e) : 0;
 }
 
+/* What the runs would be computed in, and who says so. */
+static void print_dtype(const struct repro *r)
+{
+    bool known = r->env.rt.be && !r->gpu, gpu = known ? strcmp(r->env.rt.be->ops->name, "cpu") != 0 : strcmp(r->c.device, "cpu") != 0;
+    const char *who = r->c.dtype ? "--dtype" : *r->part[0].m.dtype ? "the manifest's scale" : "the default";
+    if (gpu || r->gpu)
+        printf("dtype %s (%s)%s\n", cli_dtype(&r->c), who, known || r->gpu ? "" : "; f32 on the CPU");
+    else
+        printf("dtype f32 (the CPU's; a GPU: %s, %s)\n", cli_dtype(&r->c), who);
+}
+
 static int dry_run(struct repro *r, bool dot, struct err *e)
 {
     struct str s = STR_INIT;
@@ -101,10 +115,14 @@ static int dry_run(struct repro *r, bool dot, struct err *e)
         plans_print(r->plans, r->n_parts, &ix, &s);
     fputs(str_c(&s), stdout);
     if (!dot && r->gpu)
-        printf("times on %s: %s; a search is counted as one run\n", r->gpu, r->env.rates_about);
+        printf("times on %s in %s; %s\n", r->gpu, cli_dtype(&r->c), r->env.rates_about);
+    else if (!dot && r->gflops > 0)
+        printf("times at %.0f GFLOP/s; what decoding reads is not counted\n", r->env.rate / 1e9);
     else if (!dot)
-        printf("times at %.0f GFLOP/s%s; a search is counted as one run\n", r->env.rate / 1e9,
-               r->gflops > 0 ? "" : " (half of this machine's matrix product, measured now)");
+        printf("times at %.0f GFLOP/s and, where decoding reads, %.1f GB/s: half of this machine's matrix product and copy, measured "
+               "now\n", r->env.rate / 1e9, r->env.bandwidth / 1e9);
+    if (!dot)
+        print_dtype(r);
     str_free(&s);
     runs_index_close(&ix);
     return dot ? 0 : print_memory(r, e);

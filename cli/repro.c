@@ -47,7 +47,7 @@ static void find_named(struct repro *r)
         r->manifest = r->named;
 }
 
-static int open_parts(struct repro *r, struct err *e)
+static int load_parts(struct repro *r, struct err *e)
 {
     char path[1024];
     struct manifest first;
@@ -86,6 +86,24 @@ static int open_parts(struct repro *r, struct err *e)
     }
     if (r->n_parts == 0)
         return ERR(e, E_USAGE, "none of the manifests of '%s' has a scale '%s'", r->manifest, r->scale);
+    return 0;
+}
+
+/* One process computes in one type: what the scale of every manifest says, unless the command line says another. */
+static int take_dtype(struct repro *r, struct err *e)
+{
+    for (size_t i = 1; !r->c.dtype && i < r->n_parts; i++)
+        if (strcmp(r->part[i].m.dtype, r->part[0].m.dtype) != 0)
+            return ERR(e, E_USAGE, "'%s' computes in %s at scale %s, '%s' in %s: give --dtype for both", r->part[0].path,
+                       *r->part[0].m.dtype ? r->part[0].m.dtype : "f32", r->scale, r->part[i].path,
+                       *r->part[i].m.dtype ? r->part[i].m.dtype : "f32");
+    if (*r->part[0].m.dtype)
+        r->c.gpu_dtype = r->part[0].m.dtype;
+    return 0;
+}
+
+static int plan_parts(struct repro *r, struct err *e)
+{
     for (size_t i = 0; i < r->n_parts; i++) {
         TRY(plan_part(r, &r->part[i], e));
         r->plans[i] = &r->part[i].p;
@@ -93,27 +111,27 @@ static int open_parts(struct repro *r, struct err *e)
     return 0;
 }
 
+static int take_rates(struct repro *r, struct err *e)
+{
+    r->env.rate = r->gflops * 1e9;
+    if (!r->estimate || (r->gflops > 0 && !r->gpu))
+        return 0;
+    return r->gpu ? cost_device(&r->env, r->gpu, e) : cost_rate(&r->env, e);
+}
+
 int repro_open(struct repro *r, struct err *e)
 {
-    int rc = 0;
     if (r->limit && !cli_parse_bytes(r->limit, &r->c.memory_limit_bytes))
         return ERR(e, E_USAGE, "--memory-limit '%s' is no size (95.6GiB, 512MiB, 40G, bytes)", r->limit);
     r->env.common = &r->c;
     r->env.estimate = r->estimate;
     hash_cache_open(&r->hashes);
-    if (r->estimate && r->gpu)
-        rc = cost_device(&r->env, r->gpu, e);
-    else if (r->estimate && r->gflops > 0)
-        r->env.rate = r->gflops * 1e9;
-    else if (r->estimate)
-        rc = cost_rate(&r->env, &r->env.rate, e);
     registry_init(&r->reg, &r->env);
     r->reg.hashes = &r->hashes;
-    if (rc == 0)
-        rc = open_parts(r, e);
-    if (rc != 0)
-        repro_close(r);
-    return rc ? -1 : 0;
+    if (load_parts(r, e) == 0 && take_dtype(r, e) == 0 && take_rates(r, e) == 0 && plan_parts(r, e) == 0)
+        return 0;
+    repro_close(r);
+    return -1;
 }
 
 void repro_close(struct repro *r)

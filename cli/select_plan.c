@@ -152,8 +152,7 @@ int select_plan(void *ctx, const struct node *n, struct stage_cost *c, struct er
     struct mcfg cfg;
     if (!s)
         return 0;
-    bool each = s == &sel_ga_s2 || s == &sel_gr_s2, trains = each || s == &sel_flashmorph || s == &sel_postnas;
-    c->tokens = trains && !node_has(n, "scores") ? node_i64(n, "tokens") : 0; /* others look at no 'tokens', whatever a scale left there */
+    c->tokens = s->trains && !node_has(n, "scores") ? node_i64(n, "tokens") : 0; /* others look at no 'tokens', whatever a scale left there */
     TRY(check_needs(s, n, e));
     TRY(node_has(n, "scores") ? 0 : linear_plan(n, e));
     if (!teacher_cfg(n, &cfg))
@@ -161,7 +160,7 @@ int select_plan(void *ctx, const struct node *n, struct stage_cost *c, struct er
     int rc = check_layers(s, n, (int)cfg.L, e);
     if (rc != 0 && strncmp(e->msg, "stage ", 6))
         err_wrap(e, "stage '%s'", n->stage->id);
-    if (each)
+    if (s == &sel_ga_s2 || s == &sel_gr_s2)
         c->tokens *= cfg.L; /* a distillation for every layer */
     mcfg_free(&cfg);
     return rc ? -1 : stage_plan(ctx, n, c, e);

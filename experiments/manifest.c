@@ -460,6 +460,14 @@ static void scale_stage(struct reader *r, struct stage *s)
     }
 }
 
+static void read_dtype(struct reader *r, const struct ynode *v)
+{
+    const char *s = scalar(r, v, "'dtype'");
+    if (s && strcmp(s, "f32") && strcmp(s, "bf16"))
+        y_problem(r->pr, v, "'dtype' is f32 or bf16 (what a GPU computes in), not '%.40s'", s);
+    r->m->dtype = s ? s : "";
+}
+
 /* The rest of a scale, and keys that name nothing: `scales: {ci: {align.tokens: 100k, inputs.teacher: PATH, skip: [a, b]}}` */
 static void scale_rest(struct reader *r)
 {
@@ -471,10 +479,12 @@ static void scale_rest(struct reader *r)
             read_skip(r, v);
         else if (!strcmp(key->s, "caption"))
             r->m->caption = scalar(r, v, "'caption'");
+        else if (!strcmp(key->s, "dtype"))
+            read_dtype(r, v);
         else if (dot && !strncmp(key->s, "inputs.", 7))
             override_input(r, key, v);
         else if (!dot || !find_stage(r->m, key->s, (size_t)(dot - key->s)))
-            y_problem(r->pr, key, "'%s' names no stage; a scale holds 'STAGE.parameter', 'inputs.NAME', 'caption' or 'skip'", key->s);
+            y_problem(r->pr, key, "'%s' names no stage; a scale holds 'STAGE.parameter', 'inputs.NAME', 'dtype', 'caption' or 'skip'", key->s);
     }
 }
 
@@ -837,6 +847,7 @@ int manifest_load(struct manifest *m, const char *path, const char *scale, const
     for (size_t k = 0; scale_words[k]; k++)
         ok = ok || !strcmp(scale_words[k], scale);
     m->scale = arena_strdup(&m->arena, scale);
+    m->dtype = "";
     struct str text = STR_INIT;
     struct yproblems pr = {.doc = &m->doc, .out = &text};
     struct reader r = {.m = m, .reg = reg, .pr = &pr};
@@ -898,7 +909,7 @@ void manifest_schema(struct str *out, const struct registry *reg)
     str_puts(out, "dash: 1                 # schema version\nname, title, caption    # text; the caption may stand in a scale\nbase: FILE "
              "             # a manifest beside this one whose inputs, scales and stages come first\n"
              "inputs: {NAME: {path: P, sha256: H}}\nscales: {ci|tiny|small|paper: {STAGE.parameter: value, inputs.NAME: path, skip: "
-             "[STAGE], caption: text}}\n"
+             "[STAGE], dtype: f32|bf16, caption: text}}\n"
              "stages: [{id, kind or extends: STAGE, label, matrix: {parameter: [values]}, points: [{parameter: value}], ...}]\n"
              "reports: [{kind, name, title, ...}]\nchecks: [{table: REPORT, row: ROW or BLOCK/ROW, column: NAME, min: X, max: Y, above: "
              "ROW}, {table: REPORT, against: FILE.tsv, within: X}]   # each may have scale: NAME\n"
