@@ -1,7 +1,6 @@
-/* reproduce and check: what is to be made of a manifest, or of a collection of them. */
+/* reproduce and train: what is to be made of a manifest, or of a collection of them. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/repro.h"
 #include "cli/stages_cost.h"
@@ -168,11 +167,31 @@ static int run_all(struct repro *r, struct repro_how *how, struct err *e)
     return rc;
 }
 
+/* A collection of which no manifest can make a run: one error, not one for each. */
+static int all_stuck(struct repro *r, struct err *e)
+{
+    struct err first = ERR_INIT;
+    for (size_t i = 0; i < r->n_parts; i++) {
+        struct err own = ERR_INIT;
+        if (plan_wanted(&r->part[i].p, r->only) == 0)
+            continue;
+        if (repro_stuck(r, &r->part[i], &own) == 0)
+            return 0;
+        if (!first.code)
+            first = own;
+    }
+    if (!first.code)
+        return 0;
+    *e = first;
+    return -1;
+}
+
 static int run(struct repro *r, bool force, bool wait, bool reports, struct err *e)
 {
     struct str json = STR_INIT;
     struct jw w;
     struct repro_how how = {.force = force, .wait = wait, .no_reports = !reports, .json = r->c.json ? &w : NULL};
+    TRY(all_stuck(r, e));
     jw_init(&w, &json, true);
     if (r->all.n_parts)
         jw_arr(&w);
@@ -330,7 +349,7 @@ int cmd_train(int argc, char **argv, struct err *e)
     TRY(repro_open(&r, e));
     struct plan_summary s;
     struct err first = ERR_INIT;
-    int rc = repro_single(&r, "train", &t, e) || train_stages(&r, t, e) ? -1 : 0;
+    int rc = repro_single(&r, "train", &t, e) || train_stages(&r, t, e) || (!dry && repro_stuck(&r, t, e)) ? -1 : 0;
     if (rc == 0 && dry) {
         struct str text = STR_INIT;
         plan_print(&t->p, false, &text);
@@ -349,70 +368,4 @@ int cmd_train(int argc, char **argv, struct err *e)
     }
     repro_close(&r);
     return rc;
-}
-
-/* ---- check ---- */
-
-static int check_part(const struct part *t, int *missing, const struct node **most)
-{
-    for (size_t i = 0; i < t->m.n_inputs; i++) {
-        bool have = file_exists(t->m.inputs[i].path) || dir_exists(t->m.inputs[i].path);
-        printf("input %-12s %-40s %s\n", t->m.inputs[i].name, t->m.inputs[i].path, have ? "found" : "MISSING");
-        *missing += !have;
-    }
-    printf("%s: scale %s: %zu stages, %zu runs, %zu reports: valid\n", t->m.path, t->m.scale, t->m.n_stages, t->p.n, t->m.n_reports);
-    for (size_t i = 0; i < t->p.n; i++)
-        if (!t->p.nodes[i]->stage->borrow && (!*most || t->p.nodes[i]->cost.memory_bytes > (*most)->cost.memory_bytes))
-            *most = t->p.nodes[i];
-    return 0;
-}
-
-static int print_schema(struct repro *r)
-{
-    struct str s = STR_INIT;
-    registry_init(&r->reg, &r->env);
-    manifest_schema(&s, &r->reg);
-    fputs(str_c(&s), stdout);
-    str_free(&s);
-    return 0;
-}
-
-int cmd_check(int argc, char **argv, struct err *e)
-{
-    struct repro r = REPRO_INIT;
-    bool schema = false;
-    const struct opt opts[] = {
-        REPRO_OPTS(&r),
-        {.name = "schema", .type = OPT_BOOL, .dst = &schema, .help = "print the manifest schema", .group = "Manifest"},
-        COMMON_OPTS(&r.c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab check MANIFEST [--scale SCALE] | --schema",
-                                  .about = "Validates a manifest: schema, references, inputs.",
-                                  .examples = "  dashlab check experiments/table1.yaml --scale paper",
-                                  .opts = opts,
-                                  .n_opts = ARRAY_LEN(opts),
-                                  .max_pos = 1};
-    size_t n;
-    bool done;
-    int missing = 0;
-    const struct node *most = NULL;
-    TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));
-    if (done)
-        return 0;
-    if (schema)
-        return print_schema(&r);
-    if (n < 1)
-        return ERR(e, E_USAGE, "a manifest is needed, or --schema");
-    r.estimate = true;
-    r.gflops = 1; /* no times are printed */
-    TRY(repro_open(&r, e));
-    for (size_t i = 0; i < r.n_parts; i++)
-        check_part(&r.part[i], &missing, &most);
-    if (most && most->cost.memory_bytes > 0)
-        printf("memory: at most %.2f GiB (stage '%s' %s), weights, activations and optimiser state as planned; this machine has %.1f GiB\n",
-               most->cost.memory_bytes / (1 << 30), most->stage->id, most->point,
-               (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30));
-    else
-        printf("memory: not known, the teacher is not there\n");
-    repro_close(&r);
-    return missing ? ERR(e, E_INPUT, "%d input%s missing", missing, missing == 1 ? " is" : "s are") : 0;
 }

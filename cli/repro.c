@@ -1,6 +1,7 @@
 /* Manifests and collections: opening, running, reports. */
 #include "cli/repro.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,12 +28,42 @@ static void find_inputs(struct manifest *m)
     }
 }
 
+/* Cells that checks name: looked for in what the reports make of no run at all, in a folder that is removed again. */
+static int check_cells(struct repro *r, struct part *t, struct err *e)
+{
+    const char *tmp = getenv("TMPDIR");
+    char dir[1024], none[1024];
+    struct plan p;
+    snprintf(dir, sizeof dir, "%.900s/dashlab-check-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir))
+        return ERR(e, E_ENV, "'%s' cannot be made: %s", dir, strerror(errno));
+    int rc = plan_make(&p, &t->m, &r->reg, path_join(none, dir, "runs"), e);
+    for (size_t i = 0; rc == 0 && i < t->m.n_reports; i++) {
+        struct str text = STR_INIT;
+        struct report_result res = {0};
+        rc = report_kind_find(t->m.reports[i].kind)->make(&p, &t->m.reports[i], dir, &text, &res, e);
+        str_free(&text);
+        str_free(&res.verdict);
+    }
+    rc = rc ? rc : reports_check_cells(&p, dir, e);
+    plan_free(&p);
+    struct err ignored = ERR_INIT;
+    (void)remove_tree(dir, &ignored);
+    return rc;
+}
+
 static int plan_part(struct repro *r, struct part *t, struct err *e)
 {
     find_inputs(&t->m);
     TRY(reports_check(&t->m, e));
     TRY(plan_make(&t->p, &t->m, &r->reg, r->runs, e));
-    return reports_check_rows(&t->p, e);
+    TRY(reports_check_rows(&t->p, e));
+    return t->m.n_checks ? check_cells(r, t, e) : 0;
+}
+
+bool repro_lacks_scale(const struct err *e)
+{
+    return e->code == E_USAGE && (strstr(e->msg, "this manifest has no scale '") || strstr(e->msg, "has a scale '"));
 }
 
 /* A bare name stands for a manifest of experiments/: table1 for experiments/table1.yaml. */
@@ -70,7 +101,7 @@ static int load_parts(struct repro *r, struct err *e)
         struct err why = ERR_INIT;
         t->path = r->all.parts[i];
         if (manifest_load(&t->m, t->path, r->scale, &r->reg, &why) != 0) {
-            if (why.code == E_USAGE && strstr(why.msg, "this manifest has no scale")) { /* the others have it */
+            if (repro_lacks_scale(&why)) { /* the others have it */
                 log_info("%s has no scale '%s': left out", t->path, r->scale);
                 continue;
             }
@@ -299,6 +330,18 @@ static void print_summary(const struct repro *r, const struct part *t, const str
     printf("%s\n", *verdict ? verdict : "no report asked for");
 }
 
+int repro_stuck(const struct repro *r, const struct part *t, struct err *e)
+{
+    const char *path;
+    const struct input *in = NULL;
+    if (!plan_stuck(&t->p, r->only, &path))
+        return 0;
+    for (size_t i = 0; i < t->m.n_inputs && !in; i++)
+        in = !strcmp(t->m.inputs[i].path, path) ? &t->m.inputs[i] : NULL;
+    return ERR(e, E_INPUT, "'%s'%s%s%s does not exist (%s at scale %s), and nothing can be made without it%s%s", path, in ? " (input '" : "",
+               in ? in->name : "", in ? "')" : "", t->path, r->scale, in && *in->get ? "; to get it: " : "", in ? in->get : "");
+}
+
 int repro_run(struct repro *r, struct part *t, const struct repro_how *how, struct err *e)
 {
     struct plan_summary s;
@@ -308,6 +351,7 @@ int repro_run(struct repro *r, struct part *t, const struct repro_how *how, stru
         .only = r->only, .force = how->force, .wait = how->wait, .session = how->session, .on_done = on_done, .ctx = &g};
     struct str verdict = STR_INIT;
     int missing = 0, broken = 0, rc = 0;
+    TRY(repro_stuck(r, t, e));
     if (plan_run(&t->p, &ro, &s, &first) != 0) {
         *e = first;
         return -1;

@@ -87,10 +87,12 @@ struct report {
 };
 struct input {
     const char *name, *path, *sha256; /* sha256 "" = not pinned */
+    const char *get;                  /* how a user comes by it; "" = it is bundled */
     const struct ynode *at;
 };
 struct check { /* experiments/checks.h says what they mean; "" = not given */
     const char *table, *row, *column, *above, *against;
+    const struct ynode *at;
     bool has_min, has_max;
     double min, max, within;
 };

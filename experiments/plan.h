@@ -91,6 +91,9 @@ struct run_options {
 };
 /* How many runs --only takes, with what they need. */
 int plan_wanted(const struct plan *p, const char *only);
+/* Whether there are runs to make and none of them can be made, because what they read, or what their dependencies read, is not there;
+ * *path is the first such file or folder. */
+bool plan_stuck(const struct plan *p, const char *only, const char **path);
 struct plan_summary {
     int total, up_to_date, resumed, ran, failed, unknown, declined;
 };
