@@ -224,10 +224,9 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
         return 0;
     }
     bool made = true;
-    if (rc == 0) {
-        s->resumed += n->state == RUN_PARTIAL;
+    bool begun = n->state == RUN_PARTIAL;
+    if (rc == 0)
         rc = run_or_wait(p, n, o, at, s->total, &made, &ne);
-    }
     if (rc != 0) {
         if (ne.code == E_INTERRUPTED) {
             *e = ne;
@@ -242,6 +241,7 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
         return 0;
     }
     *(made ? &s->ran : &s->up_to_date) += 1;
+    s->resumed += made && begun;
     session_add(o->session, n, NULL);
     return 0;
 }

@@ -143,5 +143,18 @@ cp -r "$work/res" "$work/first"
 "$bin" reproduce "$work/m.yaml" --threads 1 --runs "$work/runs" --out "$work/res" --quiet >"$work/out" 2>"$work/err"
 check "nothing computed the second time" grep -q ' 0 ran ' "$work/out"
 check "the same bytes" diff -r "$work/first" "$work/res"
+# regress takes a manifest of any of these kinds, tables and figures alike, by FILE: what it made, not what another report made
+kinds=$(sed -n 's/^  - {kind: \([a-z-]*\), name: \([a-z]*\),.*/\1 \2/p; s/^  - {kind: \([a-z-]*\), name: \([a-z]*\)}.*/\1 \2/p' "$work/m.yaml" | sort -u -k 2)
+while read -r kind name; do
+    { printf 'dash: 1\nname: r\nbase: m.yaml\nreports:\n'; grep "name: $name[,}]" "$work/m.yaml"; } >"$work/r.yaml"
+    for file in "$name.det.tsv" "$name-points.det.tsv" "$name-points.tsv" "$name.tsv" ""; do [ -f "$res/$file" ] && break; done
+    check "regress: $kind $name" [ -n "$file" ]
+    "$bin" regress "$work/r.yaml" --scale tiny --threads 1 --runs "$work/runs" --out "$work/res" --quiet --against "$res/$file" >"$work/out" 2>"$work/err"
+    check "regress: $kind $name: $? $(cat "$work/err")" grep -q 'regress: [1-9][0-9]* cells of 1 table .* 0 moved' "$work/out"
+    sed '$s/[0-9]$/&9/; t; $s/$/x/' "$res/$file" >"$work/other.tsv"
+    "$bin" regress "$work/r.yaml" --scale tiny --threads 1 --runs "$work/runs" --out "$work/res" --quiet --against "$work/other.tsv" >"$work/out" 2>"$work/err"
+    check "regress: $kind $name: another file: $?" grep -q ' 1 moved' "$work/out"
+done <<<"$kinds"
+check "every kind of report has been there" [ "$(cut -d ' ' -f 1 <<<"$kinds" | sort -u | wc -l)" -ge 13 ]
 echo "$checks checks, $failed failed"
 [ "$failed" = 0 ]
