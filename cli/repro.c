@@ -78,13 +78,41 @@ static void find_named(struct repro *r)
         r->manifest = r->named;
 }
 
+/* A manifest that is not there; the nearest name of those beside where it would lie, or of experiments/. */
+static int no_manifest(const struct repro *r, struct err *e)
+{
+    char dir[1024], bundled[1024];
+    const char *word[128], *base = path_base(r->manifest), *near = NULL;
+    struct names names = {0};
+    size_t n = 0;
+    struct err ignored = ERR_INIT;
+    bool bare = !strchr(r->manifest, '/');
+    snprintf(dir, sizeof dir, "%.*s", (int)(base - r->manifest), r->manifest);
+    if (bare || !dir_exists(dir))
+        snprintf(dir, sizeof dir, "%s", cli_bundled(bundled, "experiments", &ignored) == 0 ? bundled : "experiments");
+    (void)dir_list(dir, &names, &ignored);
+    for (size_t i = 0; i < names.n && n < ARRAY_LEN(word); i++) {
+        char *dot = strstr(names.v[i], ".yaml");
+        if (!dot || dot[5])
+            continue;
+        if (bare && !strchr(r->manifest, '.'))
+            *dot = 0;
+        word[n++] = names.v[i];
+    }
+    near = nearest_word(base, word, n);
+    (void)ERR(e, E_INPUT, "manifest '%s' does not exist%s%.*s%s%s", r->manifest, near ? "; did you mean '" : "",
+              near ? (int)(base - r->manifest) : 0, r->manifest, near ? near : "", near ? "'?" : "");
+    names_free(&names);
+    return -1;
+}
+
 static int load_parts(struct repro *r, struct err *e)
 {
     char path[1024];
     struct manifest first;
     find_named(r);
     if (!file_exists(r->manifest) && cli_bundled(path, r->manifest, e) != 0)
-        return ERR(e, E_INPUT, "manifest '%s' does not exist", r->manifest);
+        return no_manifest(r, e);
     TRY(manifest_load(&first, file_exists(r->manifest) ? r->manifest : path, r->scale, &r->reg, e));
     size_t n = first.n_parts ? first.n_parts : 1;
     r->part = calloc(n, sizeof *r->part);

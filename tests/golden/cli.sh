@@ -301,6 +301,15 @@ run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain no
 run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain uniform@3; prints "not made: not run"
 run 0 report table1 --scale ci --runs "$work/none" --explain uniform@3; prints "command dashlab reproduce experiments/table1.yaml" # a name alone: of experiments/
 run 3 report table99 --scale ci --runs "$work/none"; says "manifest 'table99' does not exist"
+run 3 reproduce tabel1; says "manifest 'tabel1' does not exist; did you mean 'table1'?"
+run 3 check experiments/figur2.yaml; says "did you mean 'experiments/figure2.yaml'?"
+if command -v make >/dev/null; then
+    for target in reproduce reproduce-tabel1; do
+        checks=$((checks + 1))
+        make -s BUILD="$(dirname "$bin")" $target >"$work/out" 2>"$work/err" </dev/null
+        [ $? = 2 ] && grep -q "$([ $target = reproduce ] && echo 'names: .*table1 ' || echo "did you mean 'table1'?")" "$work/err" || { failed=$((failed + 1)); echo "make $target: $(cat "$work/err")"; }
+    done
+fi
 run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Uniform:B=3; prints "not made: not run"
 run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Uniform:B=x; says "LABEL:B=BUDGET"
 
