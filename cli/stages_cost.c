@@ -503,7 +503,8 @@ static int hidden_cost(struct shapes *s, const struct node *n, double rows, stru
     return 0;
 }
 
-/* Prompts are read twice: to decode from, and with the reference answer for its likelihood. Memory: weights, caches of a batch, a
+/* On a device prompts are read twice: to decode from, and with the reference answer for its likelihood; on the host once (gen_opts.full),
+ * and what prompts have in common, which is not known here, once for all of them. Memory: weights, caches of a batch, a
  * prefill of 2048 rows. */
 static int ruler_cost(struct shapes *s, const struct node *n, struct stage_cost *c, struct err *e)
 {
@@ -522,7 +523,7 @@ static int ruler_cost(struct shapes *s, const struct node *n, struct stage_cost 
         m = s->full;
     struct acts a;
     struct acts_opts ao = {.rows = MAX((int64_t)2048, longest), .seqs = (int32_t)node_i64(n, "batch")};
-    c->flops = 2 * (double)c->tokens / (double)longest * pass(m, longest, false, false);
+    c->flops = (s->device ? 2 : 1) * (double)c->tokens / (double)longest * pass(m, longest, false, false);
     int rc = acts_open(&a, m, &ao, e);
     c->memory_bytes = (double)s->be.mem_used_bytes + (double)cache_bytes(m, (int32_t)node_i64(n, "batch"), longest);
     if (rc == 0)

@@ -274,6 +274,7 @@ struct sums {
     size_t nodes;
     int done, shared, todo, kinds;
     double flops, tokens, seconds, memory;
+    int waits;    /* for a choice of layers */
     int64_t more; /* runs that may follow, and their time */
     double more_seconds;
     struct {
@@ -291,6 +292,7 @@ static void add_todo(struct sums *s, const struct node *n)
     s->flops += n->cost.flops;
     s->tokens += (double)n->cost.tokens;
     s->seconds += n->cost.seconds;
+    s->waits += !n->key[0];
     s->more += n->cost.more_runs;
     s->more_seconds += (double)n->cost.more_runs * n->cost.seconds;
     while (k < s->kinds && strcmp(s->by[k].kind, n->kind->name) != 0)
@@ -349,6 +351,9 @@ void plans_print(const struct plan *const *p, size_t n, const struct runs_index 
     if (s.seconds > 0)
         str_printf(out, s.seconds < 36000 ? ", about %.0f min" : ", about %.1f h", s.seconds < 36000 ? s.seconds / 60 : s.seconds / 3600);
     str_puts(out, "\n");
+    if (s.waits > 0 && s.seconds > 0)
+        str_printf(out, "%d of these wait for a choice of layers; those that come to one set of layers are made once, so the sum is the most\n",
+                   s.waits);
     if (s.more > 0)
         str_printf(out, "a search counts as one run; up to %" PRId64 " more, %.1f h, where a first seed does not fill its column\n", s.more,
                    s.more_seconds / 3600);

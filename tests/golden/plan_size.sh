@@ -47,8 +47,8 @@ awk '$1 ~ /^infer-/ { for (i = 3; i <= NF; i++) if ($i == "GiB") m = $(i - 1); n
     { failed=$((failed + 1)); grep '^infer' "$work/out"; }
 size figure2 $stage1 search=12:$((12 * search)) distill=12:$((12 * 300 * M)) ruler=12
 size figure4 $stage1 search=6:$((6 * search)) select=6:0
-size figure5 $stage1 search=9:$((9 * search))
-size figure6 $stage1 search=9:$((9 * search))
+size figure5 $stage1 search=15:$((15 * search)) # figure2's sweep and appendix-g's variants, too
+size figure6 $stage1 search=24:$((24 * search)) # figure2's sweep and table3's seeds and controls, too
 size figure7 $stage1 search=2:$((2 * search))
 size appendix-g $stage1 search=9:$((9 * search)) distill=9:$((9 * 300 * M)) ruler=9
 size budget-ruler $stage1 search=6:$((6 * search)) distill=71:$((71 * 600 * M)) ruler=72 select=76
