@@ -85,13 +85,14 @@ int cmd_check(int argc, char **argv, struct err *e)
         REPRO_OPTS(&r),
         {.name = "schema", .type = OPT_BOOL, .dst = &schema, .help = "print the manifest schema", .group = "Manifest"},
         COMMON_OPTS(&r.c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab check MANIFEST [--scale SCALE] | --schema",
-                                  .about = "Validates a manifest at every scale that it has, or at one: schema, references, checks, inputs. An "
-                                           "input that users have to bring may be missing, unless --scale asks for its scale.",
-                                  .examples = "  dashlab check experiments/table1.yaml\n  dashlab check experiments/table1.yaml --scale paper",
-                                  .opts = opts,
-                                  .n_opts = ARRAY_LEN(opts),
-                                  .max_pos = 1};
+    const struct cmd_spec spec = {
+        .synopsis = "dashlab check MANIFEST [--scale SCALE] | --schema",
+        .about = "Validates a manifest at every scale that it has, or at one: schema, references, checks, inputs. An "
+                 "input that users have to bring may be missing, unless --scale asks for its scale.",
+        .examples = "  dashlab check experiments/table1.yaml\n  dashlab check experiments/table1.yaml --scale paper",
+        .opts = opts,
+        .n_opts = ARRAY_LEN(opts),
+        .max_pos = 1};
     size_t n;
     bool done;
     int missing = 0, bundled = 0;

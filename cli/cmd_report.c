@@ -135,7 +135,8 @@ static void compare_tsv(const char *name, char *got, char *want, struct compared
             c->cells++;
             if (same)
                 continue;
-            printf("%-28s %-20s now %s, stored %s\n", ng > 1 && gf[1] != gf[i] ? gf[1] : "", line && i < nh ? head[i] : "header", gf[i], wf[i]);
+            printf("%-28s %-20s now %s, stored %s\n", ng > 1 && gf[1] != gf[i] ? gf[1] : "", line && i < nh ? head[i] : "header", gf[i],
+                   wf[i]);
             c->moved++;
         }
         if (line == 0) {
@@ -151,8 +152,10 @@ static int stored_values(const char *path, struct str *text, struct err *e)
 {
     TRY(file_read(path, MAX_TSV, text, e));
     if (text->len == 0 || memchr(text->p, 0, text->len) || !memchr(text->p, '\t', text->len))
-        return ERR(e, E_INPUT, "'%s' holds no tab-separated values (give what an earlier run made under results/NAME/SCALE: NAME.det.tsv, or "
-                   "the NAME.tsv of a table or figure without times)", path);
+        return ERR(e, E_INPUT,
+                   "'%s' holds no tab-separated values (give what an earlier run made under results/NAME/SCALE: NAME.det.tsv, or "
+                   "the NAME.tsv of a table or figure without times)",
+                   path);
     return 0;
 }
 
@@ -186,7 +189,8 @@ static int first_table(const struct part *t, const char *dir, char out[1024], st
         if (file_exists(path_join(out, dir, file)))
             return 0;
     }
-    return ERR(e, E_INPUT, "report '%s' made nothing in '%s' that could be compared: too little is there for its table or figure", name, dir);
+    return ERR(e, E_INPUT, "report '%s' made nothing in '%s' that could be compared: too little is there for its table or figure", name,
+               dir);
 }
 
 /* Every stored TSV of a folder with the one of its name. */

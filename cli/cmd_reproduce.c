@@ -279,8 +279,7 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
     if (export && (*r.only || force || dry))
         return ERR(e, E_USAGE, "--export writes every run that is missing: it takes no --only, --force or --dry-run");
     r.manifest = pos[0];
-    r.estimate = dry;
-    r.env.by_name = dry;
+    r.estimate = r.env.by_name = dry;
     TRY(repro_open(&r, e));
     int rc = export ? export_jobs(&r, export, pos[1], e) : dry ? dry_run(&r, !strcmp(format, "dot"), e) : run(&r, force, wait, reports, e);
     repro_close(&r);

@@ -128,7 +128,8 @@ static int read_cell(const char *cell, struct cell_name *c, struct err *e)
         c->has_budget = number_of(at + strlen(before[i]), &c->budget);
         if (!c->has_budget)
             return ERR(e, E_USAGE,
-                       "--explain '%s': a cell is SELECTOR@BUDGET, LABEL:B=BUDGET or a row's name, for example dash-2@3 or DASH-2:B=3", cell);
+                       "--explain '%s': a cell is SELECTOR@BUDGET, LABEL:B=BUDGET or a row's name, for example dash-2@3 or DASH-2:B=3",
+                       cell);
         break;
     }
     return 0;

@@ -95,9 +95,10 @@ static int table_of(struct plan *p, const struct report *rep, struct arena *a, c
             struct cell *cell = table_cell(&t, r, 1 + c);
             if (at && !strcmp(tsv_cell(&m[i].rows, at, "fits"), "no")) {
                 cell_text(cell, "OOM");
-                cell->note = table_note(&t, "predicted to need %.1f GiB, %s; not tried", tsv_number(&m[i].rows, at, "need_bytes") / 1073741824,
-                                        node_f64(m[i].n, "memory_gib") > 0 ? arena_printf(a, "memory_gib is %s", node_str(m[i].n,
-                                            "memory_gib")) : "more than the device has");
+                cell->note =
+                    table_note(&t, "predicted to need %.1f GiB, %s; not tried", tsv_number(&m[i].rows, at, "need_bytes") / 1073741824,
+                               node_f64(m[i].n, "memory_gib") > 0 ? arena_printf(a, "memory_gib is %s", node_str(m[i].n, "memory_gib"))
+                                                                  : "more than the device has");
             } else if (at) {
                 cell_text(cell,
                           arena_printf(a, "%.4g / %.4g", (decode ? 1e3 : 1) * tsv_number(&m[i].rows, at, decode ? "decode_s" : "prefill_s"),

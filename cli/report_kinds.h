@@ -16,7 +16,7 @@ struct report_kind {
     const char *keys; /* the keys it reads beside kind, name and title, separated by blanks */
     const char *show; /* words that `show` takes, separated by blanks; "" = the kind has no `show` */
     int (*make)(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
-    const char *tables; /* beside NAME: endings of NAME-..., separated by blanks */
+    const char *tables;             /* beside NAME: endings of NAME-..., separated by blanks */
     bool fixed_rows, fixed_columns; /* they are the same before any run is there and after all */
 };
 const struct report_kind *report_kind_find(const char *name);

@@ -366,8 +366,9 @@ int repro_stuck(const struct repro *r, const struct part *t, struct err *e)
         return 0;
     for (size_t i = 0; i < t->m.n_inputs && !in; i++)
         in = !strcmp(t->m.inputs[i].path, path) ? &t->m.inputs[i] : NULL;
-    return ERR(e, E_INPUT, "'%s'%s%s%s does not exist (%s at scale %s), and nothing can be made without it%s%s", path, in ? " (input '" : "",
-               in ? in->name : "", in ? "')" : "", t->path, r->scale, in && *in->get ? "; to get it: " : "", in ? in->get : "");
+    return ERR(e, E_INPUT, "'%s'%s%s%s does not exist (%s at scale %s), and nothing can be made without it%s%s", path,
+               in ? " (input '" : "", in ? in->name : "", in ? "')" : "", t->path, r->scale, in && *in->get ? "; to get it: " : "",
+               in ? in->get : "");
 }
 
 int repro_run(struct repro *r, struct part *t, const struct repro_how *how, struct err *e)

@@ -152,7 +152,8 @@ int select_plan(void *ctx, const struct node *n, struct stage_cost *c, struct er
     struct mcfg cfg;
     if (!s)
         return 0;
-    c->tokens = s->trains && !node_has(n, "scores") ? node_i64(n, "tokens") : 0; /* others look at no 'tokens', whatever a scale left there */
+    c->tokens =
+        s->trains && !node_has(n, "scores") ? node_i64(n, "tokens") : 0; /* others look at no 'tokens', whatever a scale left there */
     TRY(check_needs(s, n, e));
     TRY(node_has(n, "scores") ? 0 : linear_plan(n, e));
     if (!teacher_cfg(n, &cfg))

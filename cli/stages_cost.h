@@ -23,7 +23,8 @@ int stage_fits(struct env *env, const struct node *n, struct err *e);
  * memory moves, measured for a moment. */
 #define COST_SHARE 0.5
 int cost_rate(struct env *env, struct err *e);
-/* Rates on a device in what it would compute in (cli_dtype), from experiments/rates.tsv. E_USAGE names the devices and types that it has. */
+/* Rates on a device in what it would compute in (cli_dtype), from experiments/rates.tsv. E_USAGE names the devices and types that it has.
+ */
 int cost_device(struct env *env, const char *device, struct err *e);
 
 #endif

@@ -66,8 +66,8 @@ static int write_job(const struct exporter *x, const char *file, const char *wha
     return rc ? -1 : 0;
 }
 
-static int slurm_node(struct exporter *x, const struct node *n, int job, bool host, const char *command, const char *more, const char *needs,
-                      struct err *e)
+static int slurm_node(struct exporter *x, const struct node *n, int job, bool host, const char *command, const char *more,
+                      const char *needs, struct err *e)
 {
     char file[160];
     snprintf(file, sizeof file, "%04d-%.80s-%.8s.sbatch", job, n->stage->id, n->planned);

@@ -274,7 +274,7 @@ struct sums {
     size_t nodes;
     int done, shared, todo, kinds;
     double flops, tokens, seconds, memory;
-    int waits;    /* for a choice of layers */
+    int waits;    /* for a choice that another run makes */
     int64_t more; /* runs that may follow, and their time */
     double more_seconds;
     struct {
@@ -285,6 +285,16 @@ struct sums {
     } by[MAX_KINDS];
 };
 
+/* Whether it is made of what another run is still to choose. */
+static bool of_a_choice(const struct node *n)
+{
+    for (size_t i = 0; i < n->kind->n_params; i++)
+        for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
+            if (n->ref[i][k]->kind->by_content && !n->kind->params[i].whole && n->ref[i][k]->state != RUN_COMPLETE)
+                return true;
+    return false;
+}
+
 static void add_todo(struct sums *s, const struct node *n)
 {
     int k = 0;
@@ -292,7 +302,7 @@ static void add_todo(struct sums *s, const struct node *n)
     s->flops += n->cost.flops;
     s->tokens += (double)n->cost.tokens;
     s->seconds += n->cost.seconds;
-    s->waits += !n->key[0];
+    s->waits += of_a_choice(n);
     s->more += n->cost.more_runs;
     s->more_seconds += (double)n->cost.more_runs * n->cost.seconds;
     while (k < s->kinds && strcmp(s->by[k].kind, n->kind->name) != 0)
@@ -352,7 +362,9 @@ void plans_print(const struct plan *const *p, size_t n, const struct runs_index 
         str_printf(out, s.seconds < 36000 ? ", about %.0f min" : ", about %.1f h", s.seconds < 36000 ? s.seconds / 60 : s.seconds / 3600);
     str_puts(out, "\n");
     if (s.waits > 0 && s.seconds > 0)
-        str_printf(out, "%d of these wait for a choice of layers; those that come to one set of layers are made once, so the sum is the most\n",
+        str_printf(out,
+                   "%d of these are made of layers that are still to be chosen; those that come to one set are made once, so the sum is "
+                   "the most\n",
                    s.waits);
     if (s.more > 0)
         str_printf(out, "a search counts as one run; up to %" PRId64 " more, %.1f h, where a first seed does not fill its column\n", s.more,

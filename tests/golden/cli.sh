@@ -281,7 +281,7 @@ checks=$((checks + 1))
 
 # --- what a GPU computes in: the scale's dtype, unless the command says another; the jobs carry it, the bill is for it ---
 run 0 reproduce table12 --scale paper --dry-run --on h200 --runs "$work/none"; prints "times on h200 in bf16; measured: search 356 TFLOP/s ("; prints "assumed: every other kind 356"; prints "dtype bf16 (the manifest's scale)"
-prints "up to 6 more, 1.1 h, where a first seed does not fill its column"
+prints "3 of these are made of layers that are still to be chosen"; prints "up to 6 more, 1.1 h, where a first seed does not fill its column"
 run 2 reproduce table12 --scale paper --dry-run --on h200 --dtype f32 --runs "$work/none"; says "no rates are known of 'h200' in f32 (--dtype takes another)"; says "has: h200 in bf16"
 run 0 reproduce table12 --scale paper --dry-run --gflops 1 --device cuda --dtype f32 --runs "$work/none"; prints "dtype f32 (--dtype)"
 run 0 reproduce table12 --scale ci --dry-run --gflops 1 --runs "$work/none"; prints "dtype f32 (the default)"

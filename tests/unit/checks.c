@@ -123,10 +123,10 @@ static void test_known(void)
 {
     put("shape.tsv", "block\tname\tscore\nb1\tDASH-2\t-\n");
     known("b1/DASH-2", "score", true, "");
-    known("b1/DASH-2", "score se", true, "");                    /* stands beside it once there are numbers */
+    known("b1/DASH-2", "score se", true, ""); /* stands beside it once there are numbers */
     known("b1/DASH-2", "scor", true, "no column 'scor'; did you mean 'score'?");
     known("b1/DASH-3", "score", true, "will have no row 'b1/DASH-3'; did you mean 'b1/DASH-2'?");
-    known("b1/DASH-3 (budget not filled)", "score", false, "");  /* a row that may come: it begins with a run's label */
+    known("b1/DASH-3 (budget not filled)", "score", false, ""); /* a row that may come: it begins with a run's label */
     known("b1/DASH3", "other", false, "will have no row 'b1/DASH3'");
     struct check gone = {.table = "shape", .row = "", .column = "", .above = "", .against = "/nowhere/x.tsv"};
     struct check_shape s = {0};
