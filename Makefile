@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 PACKAGES = gcc cmake ninja-build pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libzstd-dev gnuplot-nox fonts-dejavu-core
 MANIFESTS = $(patsubst experiments/%.yaml,%,$(wildcard experiments/*.yaml))
 
-.PHONY: all deps ensure-deps check check-asan check-tsan fuzz coverage install clean help $(addprefix reproduce-,$(MANIFESTS))
+.PHONY: all reproduce deps ensure-deps check check-asan check-tsan fuzz coverage install clean help $(addprefix reproduce-,$(MANIFESTS))
 
 all: ensure-deps
 	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_ARGS) >$(BUILD).cmake.log 2>&1 \
@@ -22,6 +22,14 @@ deps:
 
 $(addprefix reproduce-,$(MANIFESTS)): reproduce-%: all
 	@$(BUILD)/dashlab reproduce experiments/$*.yaml --scale $(SCALE)
+
+reproduce:
+	@echo "make reproduce-NAME runs experiments/NAME.yaml; names: $(MANIFESTS)" >&2; exit 2
+
+# A manifest that is not there: the nearest name, once there is a program that knows it.
+reproduce-%:
+	@[ ! -x $(BUILD)/dashlab ] || $(BUILD)/dashlab check $* >/dev/null || exit 2
+	@echo "there is no experiments/$*.yaml; names: $(MANIFESTS)" >&2; exit 2
 
 check: all
 	@cd $(BUILD) && ctest --output-on-failure -j 1

@@ -82,8 +82,30 @@ static int next_ids(struct inferer *f, struct view hidden, int64_t row, int32_t 
     return be_sync(f->m->be, e);
 }
 
+/* Every prompt in one forward. */
+static int prefill_whole(struct inferer *f, struct err *e)
+{
+    int32_t n = f->o->batch, *len = malloc((size_t)n * sizeof *len);
+    const int32_t **tok = malloc((size_t)n * sizeof *tok);
+    struct view hidden = NO_VIEW;
+    int rc = tok && len ? 0 : err_nomem(e, (size_t)n * sizeof *tok, "a batch");
+    for (int32_t s = 0; rc == 0 && s < n; s++) {
+        tok[s] = f->ids;
+        len[s] = (int32_t)f->o->context;
+    }
+    if (rc == 0)
+        rc = batch_set(&f->batch, n, tok, len, NULL, f->m->cfg.N, e) || model_step(f->m, &f->acts, f->cache, 0, &f->batch, &hidden, e);
+    for (int32_t s = 0; rc == 0 && s < n; s++)
+        rc = next_ids(f, hidden, (s + 1) * f->o->context - 1, 1, &f->last[s], e);
+    free(tok);
+    free(len);
+    return rc ? -1 : be_sync(f->m->be, e);
+}
+
 static int prefill_all(struct inferer *f, struct err *e)
 {
+    if (f->o->piece == 0)
+        return prefill_whole(f, e);
     for (int32_t s = 0; s < f->o->batch; s++) {
         struct view hidden = NO_VIEW;
         int64_t n = 0;
@@ -170,11 +192,16 @@ static int infer_open(struct inferer *f, int64_t rows, struct err *e)
     return cache_open(&f->cache, f->m, o->batch, o->context + o->decode, e);
 }
 
-int bench_infer(struct model *m, const struct infer_opts *o, struct infer_run *out, struct err *e)
+/* Rows of the largest forward. */
+static int64_t most_rows(const struct infer_opts *o)
 {
-    struct inferer f = {.m = m, .o = o};
-    int64_t rows = MAX(MIN(o->piece, o->context), (int64_t)o->batch);
+    return o->piece == 0 ? o->batch * o->context : MAX(MIN(o->piece, o->context), (int64_t)o->batch);
+}
+
+int infer_need(const struct model *m, const struct infer_opts *o, struct infer_run *out, struct err *e)
+{
     size_t keep, tmp;
+    int64_t rows = most_rows(o);
     struct acts_opts ao = {.rows = rows, .seqs = o->batch};
     *out = (struct infer_run){.weight_bytes = (double)m->be->mem_used_bytes, .cache_bytes = (double)cache_bytes(m, o->batch,
                                   o->context + o->decode)};
@@ -182,12 +209,19 @@ int bench_infer(struct model *m, const struct infer_opts *o, struct infer_run *o
     // ids, positions, offsets; the head's
     out->need_bytes = out->weight_bytes + out->cache_bytes + (double)keep + (double)tmp + (double)(8 * rows + 4 * (o->batch + 1) +
         12 * o->batch);
+    return 0;
+}
+
+int bench_infer(struct model *m, const struct infer_opts *o, struct infer_run *out, struct err *e)
+{
+    struct inferer f = {.m = m, .o = o};
+    TRY(infer_need(m, o, out, e));
     double has = (double)backend_device_bytes(m->be);
     out->limit_bytes = has > 0 && o->limit_bytes > 0 ? fmin(has, o->limit_bytes) : fmax(has, o->limit_bytes);
     out->fits = out->limit_bytes <= 0 || out->need_bytes <= out->limit_bytes;
     if (!out->fits)
         return 0;
-    int rc = infer_open(&f, rows, e);
+    int rc = infer_open(&f, most_rows(o), e);
     for (int i = -o->warmup; rc == 0 && i < o->reps; i++)
         rc = one_rep(&f, i < 0 ? -1 : i, e);
     if (rc == 0) {

@@ -14,7 +14,7 @@ struct infer_opts {
     int64_t context, decode;  /* tokens of a prompt; tokens decoded after it */
     int32_t batch;
     int warmup, reps;
-    int64_t piece;            /* most prompt tokens in one forward */
+    int64_t piece;            /* most prompt tokens in one forward, one sequence after another; 0: all prompts of the batch in one */
     double limit_bytes;       /* device memory that may be used; 0 = what there is */
     uint64_t seed;
 };
@@ -29,6 +29,8 @@ struct infer_run {
     double prefill_flops;     /* counted, the whole batch */
     struct infer_time prefill, step; /* one prefill of the batch; one decoded token of every sequence */
 };
+/* Weights (what the backend holds now), cache and need_bytes, by the model's own code; no limit is looked at. */
+int infer_need(const struct model *m, const struct infer_opts *o, struct infer_run *out, struct err *e);
 int bench_infer(struct model *m, const struct infer_opts *o, struct infer_run *out, struct err *e);
 
 /* "qwen2.5-0.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b", "llama-3.2-1b", "smollm2-135m": the shape's configuration; false for another

@@ -64,13 +64,18 @@ int cli_sub(const char *parent, const struct cmd *subs, size_t n, int argc, char
                near ? "'?" : "");
 }
 
+const char *cli_dtype(const struct common *c)
+{
+    return c->dtype ? c->dtype : c->gpu_dtype;
+}
+
 int cli_open(struct cli_rt *rt, const struct common *c, const char *name, struct err *e)
 {
     *rt = (struct cli_rt){0};
     TRY(pool_open(&rt->pool, (int)c->threads, e));
     struct backend_opts o = {.name = name ? name : !strcmp(c->device, "auto") ? "cuda" : c->device, .pool = rt->pool,
                              .mem_limit_bytes = (int64_t)c->memory_limit_bytes,
-                             .act = strcmp(c->dtype, "bf16") ? DT_F32 : DT_BF16};
+                             .act = strcmp(cli_dtype(c), "bf16") ? DT_F32 : DT_BF16};
     int rc = -1;
     if (!name && !strcmp(c->device, "auto")) {
         struct err ignored = ERR_INIT;
@@ -81,7 +86,7 @@ int cli_open(struct cli_rt *rt, const struct common *c, const char *name, struct
         cli_close(rt);
         return -1;
     }
-    if (!strcmp(rt->be->ops->name, "cpu") && o.act == DT_BF16)
+    if (!strcmp(rt->be->ops->name, "cpu") && c->dtype && o.act == DT_BF16)
         log_warn("--dtype bf16 has an effect on the GPU only; the CPU computes in float32");
     prov_set("device", rt->be->desc);
     prov_set("determinism", rt->be->determinism);

@@ -21,14 +21,14 @@ extern const size_t n_commands;
 /* Options that every command takes; append COMMON_OPTS(c) to its table. */
 struct common {
     bool json, quiet, help;
-    const char *device, *dtype, *log_level;
+    const char *device, *dtype, *gpu_dtype, *log_level; /* dtype NULL: not given; a GPU then computes in gpu_dtype */
     int64_t threads, seed;
     double memory_limit_bytes; /* of commands that run stages; 0 = what the device has */
 };
-#define COMMON_INIT {.device = "auto", .dtype = "f32", .log_level = "info", .threads = 0, .seed = 42}
+#define COMMON_INIT {.device = "auto", .gpu_dtype = "f32", .log_level = "info", .threads = 0, .seed = 42}
 extern const char *const device_words[], *const dtype_words[], *const level_words[];
 #define COMMON_OPTS(c)                                                                                                                           \
-    {.name = "dtype", .type = OPT_STR, .dst = &(c)->dtype, .arg = "f32|bf16", .words = dtype_words, .help = "activations on the GPU", .group = "Common"},        \
+    {.name = "dtype", .type = OPT_STR, .dst = &(c)->dtype, .arg = "f32|bf16", .words = dtype_words, .help = "activations on the GPU (f32 where neither the command nor the manifest's scale says bf16)", .group = "Common"},        \
     COMMON_OPTS_BUT_DTYPE(c)
 #define COMMON_OPTS_BUT_DTYPE(c) /* for commands whose --dtype is another */                                                                     \
     {.name = "json", .type = OPT_BOOL, .dst = &(c)->json, .help = "one JSON document on stdout, nothing else", .group = "Common"},               \
@@ -60,6 +60,9 @@ struct cli_rt {
 };
 int cli_open(struct cli_rt *rt, const struct common *c, const char *name, struct err *e);
 void cli_close(struct cli_rt *rt);
+
+/* What a GPU computes in: "f32" or "bf16". */
+const char *cli_dtype(const struct common *c);
 
 /* A size: "95.6GiB", "512MiB", "40G" (1000s), bytes; false when it is none. */
 bool cli_parse_bytes(const char *s, double *out);

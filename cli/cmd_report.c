@@ -135,7 +135,8 @@ static void compare_tsv(const char *name, char *got, char *want, struct compared
             c->cells++;
             if (same)
                 continue;
-            printf("%-28s %-20s now %s, stored %s\n", ng > 1 ? gf[1] : "", line && i < nh ? head[i] : "header", gf[i], wf[i]);
+            printf("%-28s %-20s now %s, stored %s\n", ng > 1 && gf[1] != gf[i] ? gf[1] : "", line && i < nh ? head[i] : "header", gf[i],
+                   wf[i]);
             c->moved++;
         }
         if (line == 0) {
@@ -150,9 +151,11 @@ static void compare_tsv(const char *name, char *got, char *want, struct compared
 static int stored_values(const char *path, struct str *text, struct err *e)
 {
     TRY(file_read(path, MAX_TSV, text, e));
-    if (text->len == 0 || memchr(text->p, 0, text->len) || strcspn(text->p, "\t\n") == text->len ||
-        text->p[strcspn(text->p, "\t\n")] != '\t')
-        return ERR(e, E_INPUT, "'%s' is not a table of tab-separated values (give the NAME.det.tsv that an earlier run made)", path);
+    if (text->len == 0 || memchr(text->p, 0, text->len) || !memchr(text->p, '\t', text->len))
+        return ERR(e, E_INPUT,
+                   "'%s' holds no tab-separated values (give what an earlier run made under results/NAME/SCALE: NAME.det.tsv, or "
+                   "the NAME.tsv of a table or figure without times)",
+                   path);
     return 0;
 }
 
@@ -174,8 +177,8 @@ static bool ends(const char *s, const char *with)
     return a >= b && !strcmp(s + a - b, with);
 }
 
-/* The table of the first report: NAME.det.tsv; NAME.tsv where it has no times; or the first NAME-more.tsv of a figure, whose own TSV is not
- * one table. */
+/* The table of the first report: NAME.det.tsv; NAME.tsv where it has no times; or the NAME-points.tsv of a figure that has one; else the
+ * figure's data. */
 static int first_table(const struct part *t, const char *dir, char out[1024], struct err *e)
 {
     const char *name = t->m.reports[0].name;
@@ -186,7 +189,8 @@ static int first_table(const struct part *t, const char *dir, char out[1024], st
         if (file_exists(path_join(out, dir, file)))
             return 0;
     }
-    return ERR(e, E_INPUT, "report '%s' made no table in '%s' that could be compared", name, dir);
+    return ERR(e, E_INPUT, "report '%s' made nothing in '%s' that could be compared: too little is there for its table or figure", name,
+               dir);
 }
 
 /* Every stored TSV of a folder with the one of its name. */

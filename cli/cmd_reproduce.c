@@ -1,7 +1,6 @@
-/* reproduce and check: what is to be made of a manifest, or of a collection of them. */
+/* reproduce and train: what is to be made of a manifest, or of a collection of them. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/repro.h"
 #include "cli/stages_cost.h"
@@ -21,15 +20,16 @@ static void put_quoted(struct str *s, const char *word)
     str_puts(s, "'");
 }
 
-/* The command line that reproduces one manifest as this one would, with this many threads (0: all). */
-static const char *command_for(struct repro *r, const char *manifest, int64_t threads, struct arena *a)
+/* The command line that reproduces one manifest as this one would, with this many threads (0: all); host: for runs that need no device. */
+static const char *command_for(struct repro *r, const char *manifest, int64_t threads, bool host, struct arena *a)
 {
     struct str s = STR_INIT;
     const char *const pairs[][2] = {
-        {"--scale", r->scale}, {"--runs", r->runs}, {"--out", r->out}, {"--device", r->c.device}, {"--dtype", r->c.dtype}};
+        {"--scale", r->scale}, {"--runs", r->runs}, {"--out", r->out}, {"--device", host ? "cpu" : r->c.device},
+        {"--dtype", host || !strcmp(r->c.device, "cpu") ? NULL : cli_dtype(&r->c)}};
     str_puts(&s, "dashlab reproduce");
     put_quoted(&s, manifest);
-    for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(pairs) && pairs[i][1]; i++) {
         str_printf(&s, " %s", pairs[i][0]);
         put_quoted(&s, pairs[i][1]);
     }
@@ -51,9 +51,11 @@ static int export_jobs(struct repro *r, const char *format, const char *dir, str
     int64_t threads = make && !r->c.threads ? 1 : r->c.threads; /* make -j starts as many commands as there are cores */
     int jobs = 0;
     arena_init(&a, 0);
-    const char **command = arena_array(&a, r->n_parts, sizeof *command), *whole = command_for(r, r->manifest, r->c.threads, &a);
+    struct export_command *command = arena_array(&a, r->n_parts, sizeof *command);
+    const char *whole = command_for(r, r->manifest, r->c.threads, false, &a);
     for (size_t i = 0; command && i < r->n_parts; i++)
-        command[i] = command_for(r, r->part[i].path, threads, &a);
+        command[i] = (struct export_command){.device = command_for(r, r->part[i].path, threads, false, &a),
+                                             .host = command_for(r, r->part[i].path, threads, true, &a)};
     int rc = arena_ok(&a, "commands", e);
     if (rc == 0)
         rc = export_plans(make ? EXPORT_MAKE : EXPORT_SLURM, r->plans, r->n_parts, command, whole, repro_name(r), dir, &jobs, e);
@@ -90,6 +92,17 @@ static int print_memory(const struct repro *r, struct err *e)
     return known ? cost_fits(&r->env, most, &most->cost, e) : 0;
 }
 
+/* What the runs would be computed in, and who says so. */
+static void print_dtype(const struct repro *r)
+{
+    bool known = r->env.rt.be && !r->gpu, gpu = known ? strcmp(r->env.rt.be->ops->name, "cpu") != 0 : strcmp(r->c.device, "cpu") != 0;
+    const char *who = r->c.dtype ? "--dtype" : *r->part[0].m.dtype ? "the manifest's scale" : "the default";
+    if (gpu || r->gpu)
+        printf("dtype %s (%s)%s\n", cli_dtype(&r->c), who, known || r->gpu ? "" : "; f32 on the CPU");
+    else
+        printf("dtype f32 (the CPU's; a GPU: %s, %s)\n", cli_dtype(&r->c), who);
+}
+
 static int dry_run(struct repro *r, bool dot, struct err *e)
 {
     struct str s = STR_INIT;
@@ -101,10 +114,14 @@ static int dry_run(struct repro *r, bool dot, struct err *e)
         plans_print(r->plans, r->n_parts, &ix, &s);
     fputs(str_c(&s), stdout);
     if (!dot && r->gpu)
-        printf("times on %s: %s; a search is counted as one run\n", r->gpu, r->env.rates_about);
+        printf("times on %s in %s; %s\n", r->gpu, cli_dtype(&r->c), r->env.rates_about);
+    else if (!dot && r->gflops > 0)
+        printf("times at %.0f GFLOP/s; what decoding reads is not counted\n", r->env.rate / 1e9);
     else if (!dot)
-        printf("times at %.0f GFLOP/s%s; a search is counted as one run\n", r->env.rate / 1e9,
-               r->gflops > 0 ? "" : " (half of this machine's matrix product, measured now)");
+        printf("times at %.0f GFLOP/s and, where decoding reads, %.1f GB/s: half of this machine's matrix product and copy, measured "
+               "now\n", r->env.rate / 1e9, r->env.bandwidth / 1e9);
+    if (!dot)
+        print_dtype(r);
     str_free(&s);
     runs_index_close(&ix);
     return dot ? 0 : print_memory(r, e);
@@ -150,11 +167,31 @@ static int run_all(struct repro *r, struct repro_how *how, struct err *e)
     return rc;
 }
 
+/* A collection of which no manifest can make a run: one error, not one for each. */
+static int all_stuck(struct repro *r, struct err *e)
+{
+    struct err first = ERR_INIT;
+    for (size_t i = 0; i < r->n_parts; i++) {
+        struct err own = ERR_INIT;
+        if (plan_wanted(&r->part[i].p, r->only) == 0)
+            continue;
+        if (repro_stuck(r, &r->part[i], &own) == 0)
+            return 0;
+        if (!first.code)
+            first = own;
+    }
+    if (!first.code)
+        return 0;
+    *e = first;
+    return -1;
+}
+
 static int run(struct repro *r, bool force, bool wait, bool reports, struct err *e)
 {
     struct str json = STR_INIT;
     struct jw w;
     struct repro_how how = {.force = force, .wait = wait, .no_reports = !reports, .json = r->c.json ? &w : NULL};
+    TRY(all_stuck(r, e));
     jw_init(&w, &json, true);
     if (r->all.n_parts)
         jw_arr(&w);
@@ -242,8 +279,7 @@ int cmd_reproduce(int argc, char **argv, struct err *e)
     if (export && (*r.only || force || dry))
         return ERR(e, E_USAGE, "--export writes every run that is missing: it takes no --only, --force or --dry-run");
     r.manifest = pos[0];
-    r.estimate = dry;
-    r.env.by_name = dry;
+    r.estimate = r.env.by_name = dry;
     TRY(repro_open(&r, e));
     int rc = export ? export_jobs(&r, export, pos[1], e) : dry ? dry_run(&r, !strcmp(format, "dot"), e) : run(&r, force, wait, reports, e);
     repro_close(&r);
@@ -312,7 +348,7 @@ int cmd_train(int argc, char **argv, struct err *e)
     TRY(repro_open(&r, e));
     struct plan_summary s;
     struct err first = ERR_INIT;
-    int rc = repro_single(&r, "train", &t, e) || train_stages(&r, t, e) ? -1 : 0;
+    int rc = repro_single(&r, "train", &t, e) || train_stages(&r, t, e) || (!dry && repro_stuck(&r, t, e)) ? -1 : 0;
     if (rc == 0 && dry) {
         struct str text = STR_INIT;
         plan_print(&t->p, false, &text);
@@ -331,70 +367,4 @@ int cmd_train(int argc, char **argv, struct err *e)
     }
     repro_close(&r);
     return rc;
-}
-
-/* ---- check ---- */
-
-static int check_part(const struct part *t, int *missing, const struct node **most)
-{
-    for (size_t i = 0; i < t->m.n_inputs; i++) {
-        bool have = file_exists(t->m.inputs[i].path) || dir_exists(t->m.inputs[i].path);
-        printf("input %-12s %-40s %s\n", t->m.inputs[i].name, t->m.inputs[i].path, have ? "found" : "MISSING");
-        *missing += !have;
-    }
-    printf("%s: scale %s: %zu stages, %zu runs, %zu reports: valid\n", t->m.path, t->m.scale, t->m.n_stages, t->p.n, t->m.n_reports);
-    for (size_t i = 0; i < t->p.n; i++)
-        if (!t->p.nodes[i]->stage->borrow && (!*most || t->p.nodes[i]->cost.memory_bytes > (*most)->cost.memory_bytes))
-            *most = t->p.nodes[i];
-    return 0;
-}
-
-static int print_schema(struct repro *r)
-{
-    struct str s = STR_INIT;
-    registry_init(&r->reg, &r->env);
-    manifest_schema(&s, &r->reg);
-    fputs(str_c(&s), stdout);
-    str_free(&s);
-    return 0;
-}
-
-int cmd_check(int argc, char **argv, struct err *e)
-{
-    struct repro r = REPRO_INIT;
-    bool schema = false;
-    const struct opt opts[] = {
-        REPRO_OPTS(&r),
-        {.name = "schema", .type = OPT_BOOL, .dst = &schema, .help = "print the manifest schema", .group = "Manifest"},
-        COMMON_OPTS(&r.c)};
-    const struct cmd_spec spec = {.synopsis = "dashlab check MANIFEST [--scale SCALE] | --schema",
-                                  .about = "Validates a manifest: schema, references, inputs.",
-                                  .examples = "  dashlab check experiments/table1.yaml --scale paper",
-                                  .opts = opts,
-                                  .n_opts = ARRAY_LEN(opts),
-                                  .max_pos = 1};
-    size_t n;
-    bool done;
-    int missing = 0;
-    const struct node *most = NULL;
-    TRY(cli_parse(&spec, &r.c, argc, argv, &r.manifest, &n, &done, e));
-    if (done)
-        return 0;
-    if (schema)
-        return print_schema(&r);
-    if (n < 1)
-        return ERR(e, E_USAGE, "a manifest is needed, or --schema");
-    r.estimate = true;
-    r.gflops = 1; /* no times are printed */
-    TRY(repro_open(&r, e));
-    for (size_t i = 0; i < r.n_parts; i++)
-        check_part(&r.part[i], &missing, &most);
-    if (most && most->cost.memory_bytes > 0)
-        printf("memory: at most %.2f GiB (stage '%s' %s), weights, activations and optimiser state as planned; this machine has %.1f GiB\n",
-               most->cost.memory_bytes / (1 << 30), most->stage->id, most->point,
-               (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30));
-    else
-        printf("memory: not known, the teacher is not there\n");
-    repro_close(&r);
-    return missing ? ERR(e, E_INPUT, "%d input%s missing", missing, missing == 1 ? " is" : "s are") : 0;
 }

@@ -57,7 +57,17 @@ static void list_needed(struct explainer *x, const struct node *n)
 
 static void explain_row(const struct sel_data *d, const struct sel_entry *x, struct str *out)
 {
-    str_printf(out, "%s: set %s, asked %g, realised %g\n", x->name, x->mask, x->asked, x->realised);
+    str_printf(out, "%s: ", x->name);
+    if (*x->mask)
+        str_printf(out, "set %s, ", x->mask);
+    if (x->unasked || x->asked == 0)
+        str_puts(out, "no budget asked for");
+    else
+        str_printf(out, "budget %g asked for", x->asked);
+    if (*x->mask)
+        str_printf(out, ", realised %g\n", x->realised);
+    else
+        str_puts(out, ", nothing is chosen yet\n");
     if (x->failed) {
         str_printf(out, "not made: %s\n", x->failed);
         return;
@@ -85,32 +95,54 @@ static void explain_row(const struct sel_data *d, const struct sel_entry *x, str
         str_printf(out, "the same set as %s: trained once, not compared\n", d->reference);
 }
 
-/* "NAME", "NAME@NUMBER" or "NAME:B=NUMBER" */
+/* A row as commands and tables call it: "NAME", "NAME@NUMBER", "NAME:B=NUMBER", "NAME, B NUMBER", "NAME, budget NUMBER", "NAME (B=NUMBER)",
+ * "NAME budget=NUMBER ...", each also after "BLOCK/"; a block "budget NUMBER" says the budget. */
 struct cell_name {
+    const char *name;
     size_t len;
     bool by_label, has_budget;
     double budget;
 };
 
+static bool number_of(const char *s, double *v)
+{
+    char buf[32];
+    snprintf(buf, sizeof buf, "%.*s", (int)strcspn(s, " ,)/"), s);
+    return parse_f64(buf, v);
+}
+
 static int read_cell(const char *cell, struct cell_name *c, struct err *e)
 {
-    const char *colon = strstr(cell, ":B=");
-    *c = (struct cell_name){.by_label = colon != NULL, .len = colon ? (size_t)(colon - cell) : strcspn(cell, "@"), .budget = NAN};
-    c->has_budget = colon || cell[c->len];
-    if (c->has_budget && !parse_f64(colon ? colon + 3 : cell + c->len + 1, &c->budget))
-        return ERR(e, E_USAGE,
-                   "--explain '%s': a cell is SELECTOR@BUDGET, LABEL:B=BUDGET or a row's LABEL, for example dash-2@3 or DASH-2:B=3", cell);
+    static const char *const before[] = {":B=", ", budget ", ", B ", " (B=", " budget=", "@"};
+    const char *slash = strrchr(cell, '/');
+    *c = (struct cell_name){.name = slash ? slash + 1 : cell, .by_label = slash != NULL, .budget = NAN};
+    c->len = strlen(c->name);
+    if (slash && !strncmp(cell, "budget ", 7))
+        c->has_budget = number_of(cell + 7, &c->budget);
+    for (size_t i = 0; i < ARRAY_LEN(before); i++) {
+        const char *at = strstr(c->name, before[i]);
+        if (!at)
+            continue;
+        c->len = (size_t)(at - c->name);
+        c->by_label = c->by_label || strcmp(before[i], "@") != 0;
+        c->has_budget = number_of(at + strlen(before[i]), &c->budget);
+        if (!c->has_budget)
+            return ERR(e, E_USAGE,
+                       "--explain '%s': a cell is SELECTOR@BUDGET, LABEL:B=BUDGET or a row's name, for example dash-2@3 or DASH-2:B=3",
+                       cell);
+        break;
+    }
     return 0;
 }
 
-static bool is_name(const char *have, const char *cell, const struct cell_name *c)
+static bool is_name(const char *have, const struct cell_name *c)
 {
-    return strlen(have) == c->len && !strncmp(have, cell, c->len);
+    return strlen(have) == c->len && !strncmp(have, c->name, c->len);
 }
 
 /* Rows of selector tables. */
-static int explain_entries(struct plan *p, const struct report *rep, const char *cell, const struct cell_name *c, struct explainer *x,
-                           size_t *shown, struct err *e)
+static int explain_entries(struct plan *p, const struct report *rep, const struct cell_name *c, struct explainer *x, size_t *shown,
+                           struct err *e)
 {
     struct sel_data *d = calloc(1, sizeof *d);
     struct arena a;
@@ -120,9 +152,9 @@ static int explain_entries(struct plan *p, const struct report *rep, const char 
     int rc = sel_gather(d, p, &a, rep->node, e);
     for (size_t i = 0; rc == 0 && i < d->n; i++) {
         const struct sel_entry *v = &d->e[i];
-        bool named = is_name(c->by_label ? v->label : v->id, cell, c); /* B is the budget asked for, or the realised one */
+        bool named = is_name(v->label, c) || is_name(v->name, c) || (!c->by_label && is_name(v->id, c));
         if (!named || (c->has_budget && v->asked != c->budget && !(c->by_label && v->realised == c->budget)))
-            continue;
+            continue; /* B is the budget asked for, or the realised one */
         str_puts(x->out, *shown ? "\n" : "");
         ++*shown;
         explain_row(d, v, x->out);
@@ -143,11 +175,11 @@ static int explain_entries(struct plan *p, const struct report *rep, const char 
     return rc;
 }
 
+static const char *const lists[] = {"from", "beside", "ruler", "supervision"};
+
 /* Rows of other tables: what their lists name, by label or stage. */
-static void explain_nodes(struct plan *p, const struct report *rep, const char *cell, const struct cell_name *c, struct explainer *x,
-                          size_t *shown)
+static void explain_nodes(struct plan *p, const struct report *rep, const struct cell_name *c, struct explainer *x, size_t *shown)
 {
-    static const char *const lists[] = {"from", "beside", "ruler", "supervision"};
     for (size_t l = 0; l < ARRAY_LEN(lists); l++) {
         const struct node *n[REP_MAX_NODES];
         size_t k = rep_nodes(p, rep, lists[l], n, ARRAY_LEN(n));
@@ -158,13 +190,32 @@ static void explain_nodes(struct plan *p, const struct report *rep, const char *
             const struct node *by = node_of_kind(n[i], "search");
             by = by ? by : node_of_kind(n[i], "select");
             budget = budget || (by && rep_number(p, by, "budget") == c->budget);
-            if (!budget || !(is_name(n[i]->label, cell, c) || is_name(n[i]->stage->id, cell, c) || (by && is_name(by->stage->id, cell, c))))
+            if (!budget || !(is_name(n[i]->label, c) || is_name(n[i]->stage->id, c) || (by && is_name(by->stage->id, c))))
                 continue;
             str_printf(x->out, "%s%s%s%s\nruns:\n", (*shown)++ ? "\n" : "", n[i]->label, *n[i]->point ? ", " : "", n[i]->point);
             memset(x->seen, 0, p->n * sizeof *x->seen);
             list_needed(x, n[i]);
         }
     }
+}
+
+/* What can be asked for of a table whose rows are runs. */
+static void list_rows(struct plan *p, const struct report *rep, struct str *out)
+{
+    const char *last = "";
+    str_puts(out, "cells:");
+    for (size_t l = 0; l < ARRAY_LEN(lists); l++) {
+        const struct node *n[REP_MAX_NODES];
+        size_t k = rep_nodes(p, rep, lists[l], n, ARRAY_LEN(n));
+        for (size_t i = 0; i < k; i++) {
+            const char *budget = node_setting(n[i], "budget");
+            const char *one = arena_printf(&p->arena, budget && *budget ? " '%s:B=%s'" : " '%s'", n[i]->label, budget ? budget : "");
+            if (one && strcmp(one, last) != 0)
+                str_puts(out, one);
+            last = one ? one : last;
+        }
+    }
+    str_puts(out, "\n");
 }
 
 int report_explain(struct plan *p, const struct report *rep, const char *manifest, const char *cell, struct str *out, struct err *e)
@@ -176,9 +227,11 @@ int report_explain(struct plan *p, const struct report *rep, const char *manifes
     int rc = x.seen ? 0 : err_nomem(e, p->n, "a report");
     bool entries = !strcmp(rep->kind, "selectors") || !strcmp(rep->kind, "tasks") || !strcmp(rep->kind, "budget-ruler");
     if (rc == 0 && entries)
-        rc = explain_entries(p, rep, cell, &c, &x, &shown, e);
+        rc = explain_entries(p, rep, &c, &x, &shown, e);
     if (rc == 0 && !shown)
-        explain_nodes(p, rep, cell, &c, &x, &shown);
+        explain_nodes(p, rep, &c, &x, &shown);
+    if (rc == 0 && !shown && !entries)
+        list_rows(p, rep, out);
     if (rc == 0 && !shown)
         rc = ERR(e, E_USAGE, "--explain '%s': no such cell in report '%s'", cell, rep->name);
     free(x.seen);

@@ -62,6 +62,14 @@ static size_t row_at(const struct timed *t, double context)
     return 0;
 }
 
+/* How the prompts were computed. */
+static const char *prefilled(const struct node *n, struct arena *a)
+{
+    if (node_i64(n, "piece") == 0)
+        return "all prompts in one forward";
+    return arena_printf(a, "prompts one after another in pieces of at most %s tokens", node_str(n, "piece"));
+}
+
 static int table_of(struct plan *p, const struct report *rep, struct arena *a, const struct timed *m, size_t n, bool decode,
                     const char *dir, struct str *text, struct err *e)
 {
@@ -87,7 +95,10 @@ static int table_of(struct plan *p, const struct report *rep, struct arena *a, c
             struct cell *cell = table_cell(&t, r, 1 + c);
             if (at && !strcmp(tsv_cell(&m[i].rows, at, "fits"), "no")) {
                 cell_text(cell, "OOM");
-                cell->note = table_note(&t, "predicted to need more than memory_gib; not tried");
+                cell->note =
+                    table_note(&t, "predicted to need %.1f GiB, %s; not tried", tsv_number(&m[i].rows, at, "need_bytes") / 1073741824,
+                               node_f64(m[i].n, "memory_gib") > 0 ? arena_printf(a, "memory_gib is %s", node_str(m[i].n, "memory_gib"))
+                                                                  : "more than the device has");
             } else if (at) {
                 cell_text(cell,
                           arena_printf(a, "%.4g / %.4g", (decode ? 1e3 : 1) * tsv_number(&m[i].rows, at, decode ? "decode_s" : "prefill_s"),
@@ -97,8 +108,8 @@ static int table_of(struct plan *p, const struct report *rep, struct arena *a, c
     }
     str_puts(text, text->len ? "\n" : "");
     if (n && m[0].have)
-        table_note(&t, "%s, %s; %s sequences, %s tokens decoded, median of %s rounds after %s; peaks are what this program allocated",
-                   rep_text(p, m[0].n, "device"), rep_text(p, m[0].n, "precision"), node_str(m[0].n, "sequences"),
+        table_note(&t, "%s, %s; %s sequences, %s, %s tokens decoded, median of %s rounds after %s; peaks are what this program allocated",
+                   rep_text(p, m[0].n, "device"), rep_text(p, m[0].n, "precision"), node_str(m[0].n, "sequences"), prefilled(m[0].n, a),
                    node_str(m[0].n, "decode"), node_str(m[0].n, "reps"), node_str(m[0].n, "warmup"));
     TRY(rep_emit(p, rep, &t, dir, text, e));
     struct table q;
@@ -175,8 +186,8 @@ static int figure_of(struct plan *p, const struct report *rep, struct arena *a, 
         if (!panel_of(m, n, ctx, k, what[i].column, what[i].factor, what[i].title, what[i].ylabel, i >= 2, a, &pn[i]))
             return arena_ok(a, "a figure", e);
     struct picture pic = {.name = rep->name,
-                          .note = arena_printf(a, "%s scale; %s, %s; batch %s", p->m->scale, rep_text(p, m[0].n, "device"),
-                                               rep_text(p, m[0].n, "precision"), node_str(m[0].n, "sequences")),
+                          .note = arena_printf(a, "%s scale; %s, %s; batch %s, %s", p->m->scale, rep_text(p, m[0].n, "device"),
+                                               rep_text(p, m[0].n, "precision"), node_str(m[0].n, "sequences"), prefilled(m[0].n, a)),
                           .p = pn,
                           .rows = 2,
                           .cols = 2,

@@ -9,24 +9,32 @@
 #include "cli/stages.h"
 #include "core/fs.h"
 #include "core/jread.h"
+#include "experiments/checks.h"
 
 static const struct report_kind known[] = {
-    {"selectors", "selectors at matched budgets", "from beside reference budgets published", "", report_selectors},
-    {"controlled", "one row a budget, one column a selector, all trained alike", "from values published", "", report_controlled},
-    {"budget-ruler", "budget against RULER for every selector, with published points", "from beside reference values", "", report_budget},
-    {"cost", "what a selection costs against what it is worth", "from supervision budgets cost_at against values", "", report_cost},
-    {"models", "own hybrids beside external ones", "from ruler values", "", report_models},
-    {"operators", "operator counts and layer grids of chosen sets", "from published show values", "counts grid", report_operators},
-    {"routing", "routing of searches before discretisation", "from ruler published show values", "diagnostics top1 stacked",
-     report_routing},
-    {"variants", "searches that relax the choice differently", "from ruler", "", report_variants},
-    {"sweep", "lambda against realised budget and RULER", "from", "", report_sweep},
-    {"tasks", "every RULER task of every model", "from reference published values", "", report_tasks},
-    {"config", "what runs really used, beside published values", "from values published show", "settings points", report_config},
-    {"selectors-list", "the registry of selectors beside published tags", "values", "", report_selectors_list},
-    {"infer", "prefill, decoding and peak memory over context lengths", "from values show", "prefill decode figure", report_infer},
-    {"benchmarks", "models against MMLU, ARC, PIQA, WinoGrande", "from", "", report_benchmarks},
-    {"landscape", "the best, the median and the worst of all sets of a budget", "from", "", report_landscape},
+    {"selectors", "selectors at matched budgets", "from beside reference budgets published",
+     "", report_selectors, "detail searches overlap budget-ruler cost-* stability", false, true},
+    {"controlled", "one row a budget, one column a selector, all trained alike", "from values published",
+     "", report_controlled, "", true, true},
+    {"budget-ruler", "budget against RULER for every selector, with published points", "from beside reference values",
+     "", report_budget, "points", false, true},
+    {"cost", "what a selection costs against what it is worth", "from supervision budgets cost_at against values",
+     "", report_cost, "quality", true, false},
+    {"models", "own hybrids beside external ones", "from ruler values", "", report_models, "", false, true},
+    {"operators", "operator counts and layer grids of chosen sets", "from published show values",
+     "counts grid", report_operators, "", true, true},
+    {"routing", "routing of searches before discretisation", "from ruler published show values",
+     "diagnostics top1 stacked", report_routing, "runs", true, true},
+    {"variants", "searches that relax the choice differently", "from ruler", "", report_variants, "", true, true},
+    {"sweep", "lambda against realised budget and RULER", "from", "", report_sweep, "points", true, true},
+    {"tasks", "every RULER task of every model", "from reference published values", "", report_tasks, "", false, false},
+    {"config", "what runs really used, beside published values", "from values published show",
+     "settings points", report_config, "", true, true},
+    {"selectors-list", "the registry of selectors beside published tags", "values", "", report_selectors_list, "", true, true},
+    {"infer", "prefill, decoding and peak memory over context lengths", "from values show",
+     "prefill decode figure", report_infer, "published", false, false},
+    {"benchmarks", "models against MMLU, ARC, PIQA, WinoGrande", "from", "", report_benchmarks, "", true, true},
+    {"landscape", "the best, the median and the worst of all sets of a budget", "from", "", report_landscape, "", true, true},
 };
 const char *const report_kinds[] = {"selectors", "controlled", "budget-ruler", "cost", "models", "operators", "routing", "variants",
                                     "sweep", "tasks", "config", "selectors-list", "infer", "benchmarks", "landscape"};
@@ -128,15 +136,80 @@ static void check_report(const struct manifest *m, const struct report *rep, con
     }
 }
 
+/* Whether a report makes a table of this name, before it is known whether there is enough for it. */
+static bool makes_table(const struct report *rep, const char *name)
+{
+    const char *tail = name + strlen(rep->name);
+    if (strncmp(name, rep->name, strlen(rep->name)) != 0 || (*tail && *tail != '-'))
+        return false;
+    if (!*tail || has_word(report_kind_find(rep->kind)->tables, tail + 1))
+        return true;
+    return !strncmp(tail, "-cost-", 6) && has_word(report_kind_find(rep->kind)->tables, "cost-*");
+}
+
+static void check_table(const struct manifest *m, const struct check *c, struct yproblems *pr)
+{
+    struct str has = STR_INIT;
+    for (size_t i = 0; i < m->n_reports; i++) {
+        const struct report *rep = &m->reports[i];
+        const char *tails = report_kind_find(rep->kind)->tables;
+        if (makes_table(rep, c->table)) {
+            str_free(&has);
+            return;
+        }
+        str_printf(&has, " %s", rep->name);
+        for (size_t n; *tails; tails += n + (tails[n] == ' ')) {
+            n = strcspn(tails, " ");
+            str_printf(&has, " %s-%.*s", rep->name, (int)n, tails);
+        }
+    }
+    y_problem(pr, c->at, "no report of this manifest makes a table '%s'; there are:%s", c->table, str_c(&has));
+    str_free(&has);
+}
+
 int reports_check(const struct manifest *m, struct err *e)
 {
     struct str text = STR_INIT;
     struct yproblems pr = {.doc = &m->doc, .out = &text};
     for (size_t i = 0; i < m->n_reports; i++)
         check_report(m, &m->reports[i], report_kind_find(m->reports[i].kind), &pr);
+    for (size_t i = 0; i < m->n_checks; i++)
+        check_table(m, &m->checks[i], &pr);
     int rc = y_finish(&pr, e);
     str_free(&text);
     return rc;
+}
+
+/* Labels of all runs: what rows are called by when their names are not known yet. */
+static const char **labels_of(struct plan *p)
+{
+    const char **out = arena_array(&p->arena, p->n + 1, sizeof *out);
+    for (size_t i = 0; out && i < p->n; i++)
+        out[i] = p->nodes[i]->label;
+    return out;
+}
+
+int reports_check_cells(struct plan *p, const char *dir, struct err *e)
+{
+    struct str text = STR_INIT;
+    struct yproblems pr = {.doc = &p->m->doc, .out = &text};
+    const char **labels = labels_of(p);
+    int rc = labels ? 0 : arena_ok(&p->arena, "checks", e);
+    for (size_t i = 0; rc == 0 && i < p->m->n_checks; i++)
+        for (size_t k = 0; rc == 0 && k < p->m->n_reports; k++) {
+            const struct check *c = &p->m->checks[i];
+            const struct report_kind *kind = report_kind_find(p->m->reports[k].kind);
+            struct check_shape shape = {.rows = kind->fixed_rows, .columns = kind->fixed_columns, .labels = labels, .n_labels = p->n};
+            struct str why = STR_INIT;
+            if (makes_table(&p->m->reports[k], c->table))
+                rc = check_known(c, dir, &shape, &why, e);
+            if (rc == 0 && why.len)
+                y_problem(&pr, c->at, "%s", str_c(&why));
+            str_free(&why);
+        }
+    rc = rc ? rc : y_finish(&pr, e);
+    str_free(&text);
+    return rc ? -1 : 0;
 }
 
 /* Whether nothing tells two runs' choices of layers apart as a variant in their rows' names. */

@@ -16,10 +16,15 @@ struct report_kind {
     const char *keys; /* the keys it reads beside kind, name and title, separated by blanks */
     const char *show; /* words that `show` takes, separated by blanks; "" = the kind has no `show` */
     int (*make)(struct plan *p, const struct report *rep, const char *out_dir, struct str *text, struct report_result *res, struct err *e);
+    const char *tables;             /* beside NAME: endings of NAME-..., separated by blanks */
+    bool fixed_rows, fixed_columns; /* they are the same before any run is there and after all */
 };
 const struct report_kind *report_kind_find(const char *name);
 /* Keys, words, stages and published columns of every report. E_USAGE with all problems at once. */
 int reports_check(const struct manifest *m, struct err *e);
+/* Rows and columns that the manifest's checks name, as far as they can be known: dir holds what the reports made of no run at all. E_USAGE
+ * with all problems at once. */
+int reports_check_cells(struct plan *p, const char *dir, struct err *e);
 /* No list of a report gives two rows of one name (two stages with one label and no setting that tells them apart): E_USAGE. */
 int reports_check_rows(const struct plan *p, struct err *e);
 

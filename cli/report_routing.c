@@ -254,6 +254,16 @@ static int diagnostics(struct plan *p, const struct report *rep, struct arena *a
 
 /* ---- Figures 5 and 6 ---- */
 
+/* How a search differs from the paper's, short enough for a row; "" for the paper's. */
+static const char *variant_of(const struct node *n)
+{
+    if (strcmp(node_str(n, "relax"), "soft"))
+        return strcmp(node_str(n, "relax"), "bilevel") ? ", s-t" : ", bilevel";
+    if (!strcmp(node_str(n, "anneal"), "none"))
+        return ", T=1";
+    return strcmp(node_str(n, "layer0"), "paper") ? ", l0" : "";
+}
+
 static int by_budget(const void *x, const void *y)
 {
     const struct search_try *a = x, *b = y;
@@ -261,10 +271,13 @@ static int by_budget(const void *x, const void *y)
         return a->budget < b->budget ? -1 : 1;
     if (a->lambda != b->lambda)
         return a->lambda > b->lambda ? -1 : 1;
-    return a->seed < b->seed ? -1 : a->seed > b->seed;
+    if (a->seed != b->seed)
+        return a->seed < b->seed ? -1 : 1;
+    int order = strcmp(variant_of(a->node), variant_of(b->node));
+    return order ? order : strcmp(a->mask, b->mask);
 }
 
-/* Runs of one lambda, seed and set are shown once: two stages may have made the same search. */
+/* Runs of one lambda, seed, variant and set are shown once: two stages may have made the same search. */
 static size_t all_tries(const struct node *const *n, size_t k, struct arena *a, struct search_try *out, size_t cap)
 {
     size_t total = 0, kept = 0;
@@ -273,7 +286,7 @@ static size_t all_tries(const struct node *const *n, size_t k, struct arena *a, 
     qsort(out, total, sizeof *out, by_budget);
     for (size_t i = 0; i < total; i++)
         if (kept == 0 || out[i].lambda != out[kept - 1].lambda || out[i].seed != out[kept - 1].seed ||
-            strcmp(out[i].mask, out[kept - 1].mask))
+            strcmp(variant_of(out[i].node), variant_of(out[kept - 1].node)) || strcmp(out[i].mask, out[kept - 1].mask))
             out[kept++] = out[i];
     return kept;
 }
@@ -287,6 +300,8 @@ static int top1(struct plan *p, const struct report *rep, struct arena *a, const
     TRY(arena_ok(a, "a report", e));
     size_t k = rep_nodes(p, rep, "from", n, REP_MAX_NODES), layers = 0, at = 0;
     size_t rows = all_tries(n, k, a, s, MAX_TRIES);
+    size_t first = 1;
+    bool variants = false;
     for (size_t i = 0; i < k; i++)
         res->missing += rep_missing(n[i]) != NULL;
     res->cells = (int)k;
@@ -308,23 +323,26 @@ static int top1(struct plan *p, const struct report *rep, struct arena *a, const
                                         s[i].mask[l] == 'F'   ? 0
                                         : s[i].mask[l] == 'W' ? 1
                                                               : 2};
-        yt[i] = (struct tic){y, arena_printf(a, "%g  (%.3g, %" PRId64 ")", s[i].budget, s[i].lambda, s[i].seed)};
+        yt[i] = (struct tic){y, arena_printf(a, "%g  (%.3g, %" PRId64 "%s)", s[i].budget, s[i].lambda, s[i].seed, variant_of(s[i].node))};
+        first = searched(s[i].node, 0) ? 0 : first; /* where a search took in layer 0 */
+        variants = variants || *variant_of(s[i].node);
     }
-    for (size_t l = 1; l < layers; l++)
-        xt[l - 1] = (struct tic){(double)l, arena_printf(a, "%zu", l)};
+    for (size_t l = first; l < layers; l++)
+        xt[l - first] = (struct tic){(double)l, arena_printf(a, "%zu", l)};
     struct panel pn = {.xlabel = "searchable layer",
-                       .xlo = 0.4,
+                       .xlo = (double)first - 0.6,
                        .xhi = (double)layers - 0.4,
                        .ylo = -(double)rows + 0.4,
                        .yhi = 0.6,
                        .r = r,
                        .n = at,
                        .xtic = xt,
-                       .n_xtic = layers - 1,
+                       .n_xtic = layers - first,
                        .ytic = yt,
                        .n_ytic = rows};
     struct picture pic = {.name = rep->name,
-                          .note = arena_printf(a, "%s scale; one row a search run: realised budget (lambda, seed)", p->m->scale),
+                          .note = arena_printf(a, "%s scale; one row a search run: realised budget (lambda, seed)%s", p->m->scale,
+                                               variants ? "; s-t: straight-through, T=1: not annealed, l0: layer 0 searched" : ""),
                           .parts = parts,
                           .n_parts = 3,
                           .p = &pn,
@@ -332,7 +350,7 @@ static int top1(struct plan *p, const struct report *rep, struct arena *a, const
                           .cols = 1,
                           .width = layers > 24 ? 6.75 : 4.2,
                           .height = 1.15 + 0.125 * (double)rows,
-                          .left = 1.35};
+                          .left = variants ? 1.6 : 1.35};
     return rep_picture(&pic, dir, text, e);
 }
 

@@ -136,6 +136,8 @@ static void budget_notes(struct table *t, size_t row, const struct sel_entry *x)
                              x->ties == 1 ? "" : "s", x->ties == 1 ? "s" : "");
     else if (x->n_window > 0 && node_bool(x->run[0].node, "allow_cost_mismatch"))
         c->note = table_note(t, "a window layer's w/T was allowed to differ between selection and evaluation (allow_cost_mismatch)");
+    else if (x->unasked && x->trained_search)
+        c->note = table_note(t, "one lambda, no budget asked for: the row stands where its set belongs");
     else if (x->control && !x->matched)
         c->note = table_note(t, "no search here has as many full and window layers");
 }
@@ -330,7 +332,8 @@ static void family(const struct sel_data *d, struct str *v)
         }
     }
     if (d->family + same + other)
-        str_printf(v, "; against '%s', %zu rows, Holm's correction:", d->reference, d->family);
+        str_printf(v, "; against '%s', %zu row%s of %zu different sets, Holm's correction over these:", d->reference, d->compared,
+                   d->compared == 1 ? "" : "s", d->family);
     if (better.len)
         str_printf(v, " better %s;", str_c(&better));
     if (worse.len)

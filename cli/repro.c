@@ -1,6 +1,7 @@
 /* Manifests and collections: opening, running, reports. */
 #include "cli/repro.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,12 +28,42 @@ static void find_inputs(struct manifest *m)
     }
 }
 
+/* Cells that checks name: looked for in what the reports make of no run at all, in a folder that is removed again. */
+static int check_cells(struct repro *r, struct part *t, struct err *e)
+{
+    const char *tmp = getenv("TMPDIR");
+    char dir[1024], none[1024];
+    struct plan p;
+    snprintf(dir, sizeof dir, "%.900s/dashlab-check-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir))
+        return ERR(e, E_ENV, "'%s' cannot be made: %s", dir, strerror(errno));
+    int rc = plan_make(&p, &t->m, &r->reg, path_join(none, dir, "runs"), e);
+    for (size_t i = 0; rc == 0 && i < t->m.n_reports; i++) {
+        struct str text = STR_INIT;
+        struct report_result res = {0};
+        rc = report_kind_find(t->m.reports[i].kind)->make(&p, &t->m.reports[i], dir, &text, &res, e);
+        str_free(&text);
+        str_free(&res.verdict);
+    }
+    rc = rc ? rc : reports_check_cells(&p, dir, e);
+    plan_free(&p);
+    struct err ignored = ERR_INIT;
+    (void)remove_tree(dir, &ignored);
+    return rc;
+}
+
 static int plan_part(struct repro *r, struct part *t, struct err *e)
 {
     find_inputs(&t->m);
     TRY(reports_check(&t->m, e));
     TRY(plan_make(&t->p, &t->m, &r->reg, r->runs, e));
-    return reports_check_rows(&t->p, e);
+    TRY(reports_check_rows(&t->p, e));
+    return t->m.n_checks ? check_cells(r, t, e) : 0;
+}
+
+bool repro_lacks_scale(const struct err *e)
+{
+    return e->code == E_USAGE && (strstr(e->msg, "this manifest has no scale '") || strstr(e->msg, "has a scale '"));
 }
 
 /* A bare name stands for a manifest of experiments/: table1 for experiments/table1.yaml. */
@@ -47,13 +78,41 @@ static void find_named(struct repro *r)
         r->manifest = r->named;
 }
 
-static int open_parts(struct repro *r, struct err *e)
+/* A manifest that is not there; the nearest name of those beside where it would lie, or of experiments/. */
+static int no_manifest(const struct repro *r, struct err *e)
+{
+    char dir[1024], bundled[1024];
+    const char *word[128], *base = path_base(r->manifest), *near = NULL;
+    struct names names = {0};
+    size_t n = 0;
+    struct err ignored = ERR_INIT;
+    bool bare = !strchr(r->manifest, '/');
+    snprintf(dir, sizeof dir, "%.*s", (int)(base - r->manifest), r->manifest);
+    if (bare || !dir_exists(dir))
+        snprintf(dir, sizeof dir, "%s", cli_bundled(bundled, "experiments", &ignored) == 0 ? bundled : "experiments");
+    (void)dir_list(dir, &names, &ignored);
+    for (size_t i = 0; i < names.n && n < ARRAY_LEN(word); i++) {
+        char *dot = strstr(names.v[i], ".yaml");
+        if (!dot || dot[5])
+            continue;
+        if (bare && !strchr(r->manifest, '.'))
+            *dot = 0;
+        word[n++] = names.v[i];
+    }
+    near = nearest_word(base, word, n);
+    (void)ERR(e, E_INPUT, "manifest '%s' does not exist%s%.*s%s%s", r->manifest, near ? "; did you mean '" : "",
+              near ? (int)(base - r->manifest) : 0, r->manifest, near ? near : "", near ? "'?" : "");
+    names_free(&names);
+    return -1;
+}
+
+static int load_parts(struct repro *r, struct err *e)
 {
     char path[1024];
     struct manifest first;
     find_named(r);
     if (!file_exists(r->manifest) && cli_bundled(path, r->manifest, e) != 0)
-        return ERR(e, E_INPUT, "manifest '%s' does not exist", r->manifest);
+        return no_manifest(r, e);
     TRY(manifest_load(&first, file_exists(r->manifest) ? r->manifest : path, r->scale, &r->reg, e));
     size_t n = first.n_parts ? first.n_parts : 1;
     r->part = calloc(n, sizeof *r->part);
@@ -70,7 +129,7 @@ static int open_parts(struct repro *r, struct err *e)
         struct err why = ERR_INIT;
         t->path = r->all.parts[i];
         if (manifest_load(&t->m, t->path, r->scale, &r->reg, &why) != 0) {
-            if (why.code == E_USAGE && strstr(why.msg, "this manifest has no scale")) { /* the others have it */
+            if (repro_lacks_scale(&why)) { /* the others have it */
                 log_info("%s has no scale '%s': left out", t->path, r->scale);
                 continue;
             }
@@ -86,6 +145,24 @@ static int open_parts(struct repro *r, struct err *e)
     }
     if (r->n_parts == 0)
         return ERR(e, E_USAGE, "none of the manifests of '%s' has a scale '%s'", r->manifest, r->scale);
+    return 0;
+}
+
+/* One process computes in one type: what the scale of every manifest says, unless the command line says another. */
+static int take_dtype(struct repro *r, struct err *e)
+{
+    for (size_t i = 1; !r->c.dtype && i < r->n_parts; i++)
+        if (strcmp(r->part[i].m.dtype, r->part[0].m.dtype) != 0)
+            return ERR(e, E_USAGE, "'%s' computes in %s at scale %s, '%s' in %s: give --dtype for both", r->part[0].path,
+                       *r->part[0].m.dtype ? r->part[0].m.dtype : "f32", r->scale, r->part[i].path,
+                       *r->part[i].m.dtype ? r->part[i].m.dtype : "f32");
+    if (*r->part[0].m.dtype)
+        r->c.gpu_dtype = r->part[0].m.dtype;
+    return 0;
+}
+
+static int plan_parts(struct repro *r, struct err *e)
+{
     for (size_t i = 0; i < r->n_parts; i++) {
         TRY(plan_part(r, &r->part[i], e));
         r->plans[i] = &r->part[i].p;
@@ -93,27 +170,27 @@ static int open_parts(struct repro *r, struct err *e)
     return 0;
 }
 
+static int take_rates(struct repro *r, struct err *e)
+{
+    r->env.rate = r->gflops * 1e9;
+    if (!r->estimate || (r->gflops > 0 && !r->gpu))
+        return 0;
+    return r->gpu ? cost_device(&r->env, r->gpu, e) : cost_rate(&r->env, e);
+}
+
 int repro_open(struct repro *r, struct err *e)
 {
-    int rc = 0;
     if (r->limit && !cli_parse_bytes(r->limit, &r->c.memory_limit_bytes))
         return ERR(e, E_USAGE, "--memory-limit '%s' is no size (95.6GiB, 512MiB, 40G, bytes)", r->limit);
     r->env.common = &r->c;
     r->env.estimate = r->estimate;
     hash_cache_open(&r->hashes);
-    if (r->estimate && r->gpu)
-        rc = cost_device(&r->env, r->gpu, e);
-    else if (r->estimate && r->gflops > 0)
-        r->env.rate = r->gflops * 1e9;
-    else if (r->estimate)
-        rc = cost_rate(&r->env, &r->env.rate, e);
     registry_init(&r->reg, &r->env);
     r->reg.hashes = &r->hashes;
-    if (rc == 0)
-        rc = open_parts(r, e);
-    if (rc != 0)
-        repro_close(r);
-    return rc ? -1 : 0;
+    if (load_parts(r, e) == 0 && take_dtype(r, e) == 0 && take_rates(r, e) == 0 && plan_parts(r, e) == 0)
+        return 0;
+    repro_close(r);
+    return -1;
 }
 
 void repro_close(struct repro *r)
@@ -281,6 +358,19 @@ static void print_summary(const struct repro *r, const struct part *t, const str
     printf("%s\n", *verdict ? verdict : "no report asked for");
 }
 
+int repro_stuck(const struct repro *r, const struct part *t, struct err *e)
+{
+    const char *path;
+    const struct input *in = NULL;
+    if (!plan_stuck(&t->p, r->only, &path))
+        return 0;
+    for (size_t i = 0; i < t->m.n_inputs && !in; i++)
+        in = !strcmp(t->m.inputs[i].path, path) ? &t->m.inputs[i] : NULL;
+    return ERR(e, E_INPUT, "'%s'%s%s%s does not exist (%s at scale %s), and nothing can be made without it%s%s", path,
+               in ? " (input '" : "", in ? in->name : "", in ? "')" : "", t->path, r->scale, in && *in->get ? "; to get it: " : "",
+               in ? in->get : "");
+}
+
 int repro_run(struct repro *r, struct part *t, const struct repro_how *how, struct err *e)
 {
     struct plan_summary s;
@@ -290,6 +380,7 @@ int repro_run(struct repro *r, struct part *t, const struct repro_how *how, stru
         .only = r->only, .force = how->force, .wait = how->wait, .session = how->session, .on_done = on_done, .ctx = &g};
     struct str verdict = STR_INIT;
     int missing = 0, broken = 0, rc = 0;
+    TRY(repro_stuck(r, t, e));
     if (plan_run(&t->p, &ro, &s, &first) != 0) {
         *e = first;
         return -1;

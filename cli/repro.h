@@ -67,6 +67,10 @@ char *repro_results(char dst[1024], const struct repro *r, const struct part *t)
 int repro_reports(struct repro *r, struct part *t, bool print, int *missing, struct str *verdict, struct err *e);
 /* Its checks on the finished tables: a line each, the count into the verdict, *broken how many do not hold. */
 int repro_checks(struct repro *r, struct part *t, bool print, int *broken, struct str *verdict, struct err *e);
+/* Whether repro_open failed because the manifest, or every one of the collection, has no such scale. */
+bool repro_lacks_scale(const struct err *e);
+/* E_INPUT, with the path and how to come by it, when no run that is to be made can be made for want of an input. */
+int repro_stuck(const struct repro *r, const struct part *t, struct err *e);
 /* Runs what is missing of one manifest and makes its reports; prints both, or one JSON object into `json` when that is not NULL. Errors:
  * the first failed stage's, or E_CHECK; session may be NULL. */
 struct repro_how {

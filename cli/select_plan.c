@@ -150,9 +150,10 @@ int select_plan(void *ctx, const struct node *n, struct stage_cost *c, struct er
 {
     const struct selector *s = selector_find(node_str(n, "method"));
     struct mcfg cfg;
-    c->tokens = node_has(n, "scores") ? 0 : node_i64(n, "tokens");
     if (!s)
         return 0;
+    c->tokens =
+        s->trains && !node_has(n, "scores") ? node_i64(n, "tokens") : 0; /* others look at no 'tokens', whatever a scale left there */
     TRY(check_needs(s, n, e));
     TRY(node_has(n, "scores") ? 0 : linear_plan(n, e));
     if (!teacher_cfg(n, &cfg))

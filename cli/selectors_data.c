@@ -69,10 +69,10 @@ static struct sel_entry *entry_for(struct sel_data *d, const struct node *n, boo
     return x;
 }
 
-static bool names(const struct ynode *from, const char *id)
+static bool names(const struct ynode *from, const struct node *n)
 {
     for (size_t k = 0; from && from->kind == Y_SEQ && k < from->n; k++)
-        if (from->item[k]->kind == Y_SCALAR && !strcmp(from->item[k]->s, id))
+        if (from->item[k]->kind == Y_SCALAR && node_named(n, from->item[k]->s))
             return true;
     return false;
 }
@@ -81,7 +81,7 @@ static void collect(struct sel_data *d, const struct ynode *from, bool beside)
 {
     for (size_t i = 0; i < d->p->n; i++) {
         const struct node *n = d->p->nodes[i];
-        if (!names(from, n->stage->id) || strcmp(n->kind->name, "ruler"))
+        if (!names(from, n) || strcmp(n->kind->name, "ruler"))
             continue;
         if (!selector_of(n)) {
             if (d->n_whole < SEL_MAX_WHOLE)
@@ -234,10 +234,23 @@ static const struct sel_entry *search_like(const struct sel_data *d, const struc
     return hit;
 }
 
-/* Rows that are in no column by themselves: sets with Window layers stand where the search does that they control, a user's own set in the
-   column it fills. */
+/* A row that no budget was asked of stands in the column that its set fills, or beside it. */
+static void own_column(struct sel_entry *x)
+{
+    if (x->asked != 0 || !(x->realised > 0))
+        return;
+    x->unasked = true;
+    x->asked = ceil(x->realised - 1e-9);
+    x->beside = x->beside || x->realised <= x->asked - 0.5;
+}
+
+/* Rows that are in no column by themselves: sets with Window layers stand where the search does that they control; a user's own set, and
+   that of a search at one lambda, in the column it fills. */
 static void place(struct sel_data *d)
 {
+    for (size_t i = 0; i < d->n; i++)
+        if (d->e[i].trained_search)
+            own_column(&d->e[i]);
     for (size_t i = 0; i < d->n; i++) {
         struct sel_entry *x = &d->e[i];
         const struct sel_entry *s = x->n_window > 0 && !x->trained_search ? search_like(d, x) : NULL;
@@ -246,9 +259,8 @@ static void place(struct sel_data *d)
             x->matched = true;
             x->asked = s->asked;
             x->beside = s->beside;
-        } else if (!x->trained_search && x->asked == 0 && x->realised > 0) {
-            x->asked = ceil(x->realised - 1e-9);
-            x->beside = x->beside || x->realised <= x->asked - 0.5;
+        } else {
+            own_column(x);
         }
     }
 }
@@ -335,6 +347,7 @@ static void compare_all(struct sel_data *d)
         paired_compare(&d->paired, &a, &b, &x->diff, NULL);
         x->other_space = !same_space(x, r);
         x->twin = twin_of(d, i);
+        d->compared += x->diff.seeds && !x->other_space;
         if (x->diff.seeds && !x->other_space && !x->twin)
             family[d->family++] = &x->diff;
     }

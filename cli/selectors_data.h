@@ -28,6 +28,7 @@ struct sel_entry {
     bool beside;                   /* shown beside the table: a variant, or another training recipe */
     bool trained_search, unfilled; /* chosen by a search; no run of it reached the budget: its closest set at or under it */
     bool control;                  /* no search, with Window layers: stands where the search with as many Full and Window layers stands */
+    bool unasked;                  /* no budget was asked for: it stands where its set belongs */
     bool matched;                  /* a control for which there is such a search */
     bool uninformative, declined;  /* a probe that the teacher fails; not made, and no failure */
     const char *failed;            /* why there is nothing to show; NULL = all there */
@@ -50,7 +51,7 @@ struct sel_data {
     const struct node *whole[SEL_MAX_WHOLE]; /* evaluations of models without a selection, in order: the teacher first */
     size_t n_whole;
     struct sel_entry e[SEL_MAX_ENTRIES];
-    size_t n, family; /* family: comparisons that Holm's correction is over */
+    size_t n, compared, family; /* compared: rows against the reference; family: those of different sets, which Holm's correction is over */
     size_t task_n[RULER_MAX_TASKS];
     struct paired paired;
     double ceiling, bottom; /* RULER of the teacher and of the all-linear hybrid; NAN without */

@@ -22,13 +22,15 @@ struct env {
     bool estimate;  /* plans with FLOPs and memory (dry runs, check) */
     bool by_name;   /* ... also of a checkpoint that is not there, by the shape its folder is called by */
     bool recompute; /* ... as if every stage that can computed its activations again */
-    double rate;   /* FLOP/s for their times, 0 = unknown */
+    double rate;      /* FLOP/s for their times, 0 = unknown */
+    double bandwidth; /* bytes/s that decoding reads its weights and caches at, 0 = unknown */
     struct stage_rate {
         char kind[16]; /* "*": every other */
         double rate;
-    } rates[24]; /* instead: measured by kind of stage */
+        bool measured;
+    } rates[24]; /* instead: of a named device, by kind of stage */
     size_t n_rates;
-    char rates_about[400]; /* where they come from */
+    char rates_about[1600]; /* where they come from, what is measured and what is assumed */
 };
 extern const struct stage_kind kind_ruler_gen, kind_pack, kind_hidden, kind_align, kind_select, kind_search, kind_distill, kind_ruler,
     kind_lmeval, kind_landscape, kind_passkey, kind_infer, kind_train;
@@ -46,6 +48,9 @@ int env_tok(struct env *env, const char *path, const struct tok **out, struct er
 void env_close(struct env *env);
 /* A model path as users give it: a folder or file, or a run directory whose out/ holds a model. */
 const char *model_path(const char *given, char dst[1024]);
+
+/* The `host` hook of kinds that never use a device. */
+bool stage_on_host(const struct node *n);
 
 /* result.json of a run. */
 struct result {

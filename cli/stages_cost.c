@@ -23,15 +23,6 @@ struct shapes {
     bool recompute, device;   /* activations are computed again; the backend has workspaces of its own */
 };
 
-static int no_values(void *ctx, const struct param *p, float *w, struct err *e)
-{
-    UNUSED(ctx);
-    UNUSED(p);
-    UNUSED(w);
-    UNUSED(e);
-    return 0;
-}
-
 static void shapes_close(struct shapes *s)
 {
     free(s->set.mixer);
@@ -125,16 +116,15 @@ static int64_t row_length(const struct node *n)
 /* A counting backend with the types of the one that will run. */
 static void counting(const struct env *env, struct backend *be)
 {
-    bool bf16 = env->n_rates > 0 ? true
-                : env->rt.be     ? env->rt.be->act == DT_BF16
-                                 : !strcmp(env->common->device, "cuda") && !strcmp(env->common->dtype, "bf16");
+    bool bf16 = env->n_rates > 0 || (!env->rt.be && !strcmp(env->common->device, "cuda")) ? !strcmp(cli_dtype(env->common), "bf16")
+                : env->rt.be && env->rt.be->act == DT_BF16;
     struct backend like = {.act = bf16 ? DT_BF16 : DT_F32, .stat = DT_F32, .determinism = "strict"};
     backend_count(be, &like);
 }
 
 static bool on_device(const struct env *env)
 {
-    return env->rt.be ? strcmp(env->rt.be->ops->name, "cpu") != 0 : !strcmp(env->common->device, "cuda");
+    return env->n_rates > 0 || (env->rt.be ? strcmp(env->rt.be->ops->name, "cpu") != 0 : !strcmp(env->common->device, "cuda"));
 }
 
 static bool recomputes(const struct env *env, const struct node *n)
@@ -153,13 +143,13 @@ static int shapes_open(struct shapes *s, const struct env *env, const struct nod
     if (!teacher_cfg(n, env->by_name, &c))
         return 0;
     counting(env, &s->be);
-    int rc = model_new(&s->full, &s->be, &c, no_values, NULL, e);
+    int rc = model_new(&s->full, &s->be, &c, NULL, NULL, e);
     if (rc == 0)
         rc = mcfg_copy(&lc, &c, e);
     if (rc == 0) {
         int64_t before = s->be.mem_used_bytes;
         make_linear(&lc, setting_is(n, "conv", "true"), !setting_is(n, "gate", "false"));
-        rc = model_new(&s->lin, &s->be, &lc, no_values, NULL, e);
+        rc = model_new(&s->lin, &s->be, &lc, NULL, NULL, e);
         s->unreal = (double)(s->be.mem_used_bytes - before);
         mcfg_free(&lc);
     }
@@ -463,16 +453,47 @@ static int landscape_cost(struct shapes *s, const struct node *n, double rows, s
     return 0;
 }
 
-static int infer_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
+/* One length of `infer`: prefill by its FLOPs, decoding by what it reads. A length that memory_gib keeps from being tried costs nothing. */
+static int infer_length(const struct node *n, struct model *m, double idle_bytes, int64_t context, struct stage_cost *c, struct err *e)
 {
-    double longest = 0, ctx[64];
-    size_t k = node_list_f64(n, "contexts", ctx, ARRAY_LEN(ctx));
-    for (size_t i = 0; i < k; i++)
-        longest = MAX(longest, ctx[i]);
-    UNUSED(e);
-    c->flops = rows * pass(s->full, s->T, false, false); /* attention of longer prompts costs more: a lower bound */
-    c->memory_bytes = (double)s->be.mem_used_bytes + (double)cache_bytes(s->full, (int32_t)node_i64(n, "sequences"), (int64_t)longest);
+    struct infer_opts o = {.context = context, .decode = node_i64(n, "decode"), .batch = (int32_t)node_i64(n, "sequences"),
+                           .piece = node_i64(n, "piece")};
+    struct infer_run r;
+    double limit = node_f64(n, "memory_gib") * 1073741824, rounds = (double)(node_i64(n, "warmup") + node_i64(n, "reps"));
+    TRY(infer_need(m, &o, &r, e));
+    if (limit > 0 && r.need_bytes - idle_bytes > limit)
+        return 0;
+    double weights = r.weight_bytes - idle_bytes, cache = (double)cache_bytes(m, o.batch, context + o.decode / 2);
+    c->flops += rounds * (double)o.batch * pass(m, context, false, false);
+    c->read_bytes += rounds * (double)o.decode * (weights + cache);
+    c->memory_bytes = MAX(c->memory_bytes, r.need_bytes);
     return 0;
+}
+
+static int infer_cost(struct shapes *s, const struct node *n, struct stage_cost *c, struct err *e)
+{
+    double ctx[64], idle = s->unreal;
+    size_t k = node_list_f64(n, "contexts", ctx, ARRAY_LEN(ctx));
+    bool own = node_ref(n, "model") && strcmp(node_ref(n, "model")->kind->name, "train");
+    struct model *m = s->full;
+    if (own)
+        TRY(hybrid(&m, s, n, false, e));
+    for (size_t i = 0; !own && i < s->lin->params.n; i++) /* a teacher has no mixers */
+        idle += s->lin->params.v[i]->group == PG_MIXER ? (double)s->lin->params.v[i]->n * 4 : 0;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < k; i++)
+        rc = infer_length(n, m, idle, (int64_t)ctx[i], c, e);
+    if (own)
+        model_close(m);
+    return rc;
+}
+
+/* Short requests: contexts once, their continuations after them. */
+static void lmeval_cost(const struct shapes *s, struct stage_cost *c)
+{
+    enum { REQUEST = 128 };
+    c->flops = (double)c->tokens / REQUEST * pass(s->full, REQUEST, false, false);
+    c->memory_bytes = (double)s->be.mem_used_bytes;
 }
 
 static int hidden_cost(struct shapes *s, const struct node *n, double rows, struct stage_cost *c, struct err *e)
@@ -482,7 +503,8 @@ static int hidden_cost(struct shapes *s, const struct node *n, double rows, stru
     return 0;
 }
 
-/* Prompts are read twice: to decode from, and with the reference answer for its likelihood. Memory: weights, caches of a batch, a
+/* On a device prompts are read twice: to decode from, and with the reference answer for its likelihood; on the host once (gen_opts.full),
+ * and what prompts have in common, which is not known here, once for all of them. Memory: weights, caches of a batch, a
  * prefill of 2048 rows. */
 static int ruler_cost(struct shapes *s, const struct node *n, struct stage_cost *c, struct err *e)
 {
@@ -501,7 +523,7 @@ static int ruler_cost(struct shapes *s, const struct node *n, struct stage_cost 
         m = s->full;
     struct acts a;
     struct acts_opts ao = {.rows = MAX((int64_t)2048, longest), .seqs = (int32_t)node_i64(n, "batch")};
-    c->flops = 2 * (double)c->tokens / (double)longest * pass(m, longest, false, false);
+    c->flops = (s->device ? 2 : 1) * (double)c->tokens / (double)longest * pass(m, longest, false, false);
     int rc = acts_open(&a, m, &ao, e);
     c->memory_bytes = (double)s->be.mem_used_bytes + (double)cache_bytes(m, (int32_t)node_i64(n, "batch"), longest);
     if (rc == 0)
@@ -523,7 +545,7 @@ static int train_cost(const struct env *env, const struct node *n, struct stage_
     if (pretrain_cfg(n, &cfg, &ignored) != 0)
         return 0; /* its run will say why */
     counting(env, &s.be);
-    int rc = model_new(&s.full, &s.be, &cfg, no_values, NULL, e);
+    int rc = model_new(&s.full, &s.be, &cfg, NULL, NULL, e);
     mcfg_free(&cfg);
     if (rc == 0)
         rc = params_alloc(&s.full->params, true, true, e);
@@ -544,16 +566,32 @@ static int train_cost(const struct env *env, const struct node *n, struct stage_
     return rc;
 }
 
-static double rate_of(const struct env *env, const char *kind)
+static const struct stage_rate *rate_line(const struct env *env, const char *kind)
 {
-    double other = env->rate;
-    for (size_t i = 0; i < env->n_rates; i++) {
+    for (size_t i = 0; i < env->n_rates; i++)
         if (!strcmp(env->rates[i].kind, kind))
-            return env->rates[i].rate;
-        if (!strcmp(env->rates[i].kind, "*"))
-            other = env->rates[i].rate;
-    }
-    return other;
+            return &env->rates[i];
+    return NULL;
+}
+
+static void put_seconds(const struct env *env, const char *kind, struct stage_cost *c)
+{
+    const struct stage_rate *own = rate_line(env, kind), *any = own ? own : rate_line(env, "*");
+    double rate = any ? any->rate : env->rate;
+    if (rate > 0)
+        c->seconds = c->flops / rate + (env->bandwidth > 0 ? c->read_bytes / env->bandwidth : 0);
+    c->assumed = any && !any->measured;
+}
+
+/* Searches whose column the first seed does not fill are made again with other seeds, then with other lambdas. */
+static int64_t more_runs(const struct node *n)
+{
+    int64_t seeds[64];
+    size_t k;
+    if (strcmp(n->kind->name, "search") || !node_has(n, "budget"))
+        return 0;
+    k = node_list_i64(n, "seeds", seeds, ARRAY_LEN(seeds));
+    return (int64_t)(k ? k - 1 : 0) + node_i64(n, "bisect");
 }
 
 int stage_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
@@ -580,16 +618,39 @@ int stage_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err
              : !strcmp(kind, "select")  ? select_cost(&s, n, rows, c, e)
              : !strcmp(kind, "hidden")  ? hidden_cost(&s, n, rows, c, e)
              : !strcmp(kind, "ruler")   ? ruler_cost(&s, n, c, e)
-             : !strcmp(kind, "infer")   ? infer_cost(&s, n, rows, c, e)
+             : !strcmp(kind, "infer")   ? infer_cost(&s, n, c, e)
              : !strcmp(kind, "landscape") ? landscape_cost(&s, n, rows, c, e)
                                         : 0;
+        if (!strcmp(kind, "lmeval"))
+            lmeval_cost(&s, c);
         c->memory_bytes = MAX(c->memory_bytes - s.unreal, 0);
         shapes_close(&s);
     }
-    double rate = rate_of(env, kind);
-    if (rate > 0)
-        c->seconds = c->flops / rate;
+    c->more_runs = more_runs(n);
+    put_seconds(env, kind, c);
     return rc;
+}
+
+/* One line of rates.tsv for the device: into the env, and into what is said of the rates. */
+static int take_rate(struct env *env, const struct tsv *t, size_t i, const char *path, struct str *measured, struct str *assumed,
+                     struct err *e)
+{
+    const char *kind = tsv_cell(t, i, "kind"), *unit = tsv_cell(t, i, "unit");
+    double rate = 1e12 * tsv_number(t, i, "rate");
+    bool yes = !strcmp(tsv_cell(t, i, "measured"), "yes"), bytes = !strcmp(unit, "TB/s");
+    if (!(rate > 0))
+        return ERR(e, E_INPUT, "%s: row %zu: 'rate' is no number above 0", path, i);
+    if (env->n_rates == ARRAY_LEN(env->rates))
+        return ERR(e, E_INPUT, "%s: more than %zu lines for one device", path, ARRAY_LEN(env->rates));
+    if (bytes)
+        env->bandwidth = rate;
+    struct stage_rate *r = &env->rates[env->n_rates++];
+    *r = (struct stage_rate){.rate = rate, .measured = yes};
+    snprintf(r->kind, sizeof r->kind, "%.15s", kind);
+    struct str *s = yes ? measured : assumed;
+    str_printf(s, "%s%s %s %s (%s)", s->len ? ", " : "", strcmp(kind, "*") ? kind : "every other kind", tsv_cell(t, i, "rate"), unit,
+               tsv_cell(t, i, "source"));
+    return 0;
 }
 
 int cost_device(struct env *env, const char *device, struct err *e)
@@ -597,28 +658,25 @@ int cost_device(struct env *env, const char *device, struct err *e)
     char path[1024];
     struct arena a;
     struct tsv t;
-    struct str have = STR_INIT;
+    struct str have = STR_INIT, measured = STR_INIT, assumed = STR_INIT;
+    const char *dtype = cli_dtype(env->common);
     TRY(cli_bundled(path, "experiments/rates.tsv", e));
     arena_init(&a, 0);
     int rc = tsv_load(&t, &a, path, e);
     for (size_t i = 1; rc == 0 && i < t.n; i++) {
-        const char *name = tsv_cell(&t, i, "device");
-        if (!strstr(str_c(&have), name))
-            str_printf(&have, "%s%s", have.len ? ", " : "", name);
-        if (strcmp(name, device) != 0 || env->n_rates == ARRAY_LEN(env->rates))
-            continue;
-        struct stage_rate *r = &env->rates[env->n_rates++];
-        snprintf(r->kind, sizeof r->kind, "%.15s", tsv_cell(&t, i, "kind"));
-        r->rate = 1e12 * tsv_number(&t, i, "tflops");
-        if (!(r->rate > 0))
-            rc = ERR(e, E_INPUT, "%s: row %zu: 'tflops' is no number above 0", path, i);
-        snprintf(env->rates_about + strlen(env->rates_about), sizeof env->rates_about - strlen(env->rates_about), "%s%s: %s TFLOP/s (%s)",
-                 *env->rates_about ? "; " : "", strcmp(r->kind, "*") ? r->kind : "others", tsv_cell(&t, i, "tflops"),
-                 tsv_cell(&t, i, "source"));
+        const char *one = arena_printf(&a, "%s in %s", tsv_cell(&t, i, "device"), tsv_cell(&t, i, "dtype"));
+        if (one && !strstr(str_c(&have), one))
+            str_printf(&have, "%s%s", have.len ? ", " : "", one);
+        if (!strcmp(tsv_cell(&t, i, "device"), device) && !strcmp(tsv_cell(&t, i, "dtype"), dtype))
+            rc = take_rate(env, &t, i, path, &measured, &assumed, e);
     }
     if (rc == 0 && env->n_rates == 0)
-        rc = ERR(e, E_USAGE, "no rates were measured on '%s'; %s has: %s", device, path, str_c(&have));
+        rc = ERR(e, E_USAGE, "no rates are known of '%s' in %s (--dtype takes another); '%s' has: %s", device, dtype, path, str_c(&have));
+    snprintf(env->rates_about, sizeof env->rates_about, "measured: %s; assumed: %s", measured.len ? str_c(&measured) : "nothing",
+             assumed.len ? str_c(&assumed) : "nothing");
     str_free(&have);
+    str_free(&measured);
+    str_free(&assumed);
     arena_free(&a);
     return rc;
 }
@@ -672,12 +730,15 @@ static void take_row(void *ctx, const struct bench_row *r)
     *(double *)ctx = r->gflops * 1e9;
 }
 
-int cost_rate(struct env *env, double *rate, struct err *e)
+int cost_rate(struct env *env, struct err *e)
 {
     struct bench_opts o = {.op = "gemm", .shape = "m=512,n=1536,k=576", .seconds = 0.1, .no_check = true};
     double gemm = 0;
+    struct bench_peak peak;
     TRY(env_backend(env, e));
     TRY(bench_op(env->rt.be, &o, NULL, NULL, take_row, &gemm, e));
-    *rate = COST_SHARE * gemm;
+    TRY(bench_peak_measure(env->rt.be, &peak, e));
+    env->rate = COST_SHARE * gemm;
+    env->bandwidth = COST_SHARE * 1e9 * peak.gbs;
     return 0;
 }

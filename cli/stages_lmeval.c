@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/lmeval_glue.h"
-#include "cli/stages.h"
+#include "cli/stages_cost.h"
 
 static const struct param_spec lmeval_params[] = {
     {.name = "model", .type = PT_REF, .help = "a teacher or distill runs", .fan = true},
@@ -110,20 +110,60 @@ static int lmeval_stage(void *ctx, const struct node *n, struct run *r, struct e
     free(s);
     return rc ? -1 : 0;
 }
-/* Names and shots, before anything runs. The model's cost is not known here: it depends on the documents. */
+static int case_bytes(void *ctx, const struct lme_case *c, struct err *e)
+{
+    double *sum = ctx;
+    UNUSED(e);
+    for (int i = 0; i < c->n_ctx; i++)
+        *sum += (double)c->ctx[i].len;
+    for (int r = 0; r < c->n_req; r++)
+        *sum += (double)c->cont[r].len;
+    return 0;
+}
+
+/* Tokens of all requests, contexts once, from the documents themselves. Documents that are not there count as none: the run says why. */
+static double request_tokens(const struct node *n, const struct lme_pick *pick)
+{
+    enum { TOKEN_BYTES = 4 }; /* English text */
+    char root[1024], path[1024];
+    double bytes = 0;
+    struct err ignored = ERR_INIT;
+    if (node_has(n, "data"))
+        snprintf(root, sizeof root, "%s", node_path(n, "data", path));
+    else if (cli_bundled(root, "lmeval/data", &ignored) != 0)
+        return 0;
+    for (int i = 0; i < pick->n; i++) {
+        struct lme_docs docs = {0}, pool = {0};
+        struct lme_prompts p = LME_PROMPTS_INIT;
+        if (node_i64(n, "limit"))
+            p.limit = (double)node_i64(n, "limit");
+        int rc = lme_shots_of(node_str(n, "shots"), pick, pick->task[i], &p.shots, &ignored);
+        rc = rc || lme_load(pick->task[i], LME_EVAL, root, &docs, &ignored) ? -1 : 0;
+        if (rc == 0 && p.shots)
+            rc = lme_load(pick->task[i], LME_POOL, root, &pool, &ignored);
+        if (rc == 0)
+            (void)lme_each(pick->task[i], &docs, p.shots ? &pool : NULL, &p, case_bytes, &bytes, &ignored);
+        lme_docs_free(&docs);
+        if (p.shots)
+            lme_docs_free(&pool);
+    }
+    return bytes / TOKEN_BYTES;
+}
+
+/* Names and shots, before anything runs; with an estimate, the tokens of the documents. */
 static int lmeval_plan(void *ctx, const struct node *n, struct stage_cost *c, struct err *e)
 {
+    const struct env *env = ctx;
     struct lme_pick pick;
     unsigned bits;
     int shots;
-    UNUSED(ctx);
-    UNUSED(c);
     int rc = lme_pick_tasks(node_str(n, "tasks"), &pick, e) || lme_metrics_of(node_str(n, "metrics"), &bits, e) ? -1 : 0;
     for (int i = 0; rc == 0 && i < pick.n; i++)
         rc = lme_shots_of(node_str(n, "shots"), &pick, pick.task[i], &shots, e);
     if (rc != 0)
-        err_wrap(e, "stage '%s'", n->stage->id);
-    return rc;
+        return err_wrap(e, "stage '%s'", n->stage->id);
+    c->tokens = env && env->estimate ? (int64_t)request_tokens(n, &pick) : 0;
+    return stage_plan(ctx, n, c, e);
 }
 
 const struct stage_kind kind_lmeval = {.name = "lmeval",

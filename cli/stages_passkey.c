@@ -214,7 +214,8 @@ static int passkey_run(void *ctx, const struct node *n, struct run *r, struct er
     return rc;
 }
 const struct stage_kind kind_passkey = {.name = "passkey", .about = "FlashMorph's passkey samples as a token shard", .version = 1,
-                                        .params = passkey_params, .n_params = ARRAY_LEN(passkey_params), .run = passkey_run};
+                                        .params = passkey_params, .n_params = ARRAY_LEN(passkey_params), .run = passkey_run,
+                                        .host = stage_on_host};
 
 int data_passkey(int argc, char **argv, struct err *e)
 {

@@ -92,7 +92,7 @@ static int gen_plan(void *ctx, const struct node *n, struct stage_cost *c, struc
     return 0;
 }
 const struct stage_kind kind_ruler_gen = {.name = "ruler-gen", .about = "RULER samples", .version = 1, .params = gen_params,
-                                          .n_params = ARRAY_LEN(gen_params), .plan = gen_plan, .run = gen_run};
+                                          .n_params = ARRAY_LEN(gen_params), .plan = gen_plan, .run = gen_run, .host = stage_on_host};
 
 /* ---- pack ---- */
 
@@ -352,7 +352,7 @@ static int pack_run(void *ctx, const struct node *n, struct run *r, struct err *
     return rc ? -1 : 0;
 }
 const struct stage_kind kind_pack = {.name = "pack", .about = "token shard from RULER samples and text", .version = 1,
-                                     .params = pack_params, .n_params = ARRAY_LEN(pack_params), .run = pack_run};
+                                     .params = pack_params, .n_params = ARRAY_LEN(pack_params), .run = pack_run, .host = stage_on_host};
 
 /* ---- ruler ---- */
 

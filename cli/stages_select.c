@@ -244,9 +244,16 @@ static int select_stage(void *ctx, const struct node *n, struct run *r, struct e
     return rc;
 }
 
+/* Sets cut from scores that are there, or chosen without looking at the model. */
+static bool select_on_host(const struct node *n)
+{
+    const struct selector *s = selector_find(node_str(n, "method"));
+    return node_has(n, "scores") || (s && !s->needs_teacher);
+}
+
 const struct stage_kind kind_select = {.name = "select", .about = "layers that keep attention, by a selector", .version = 2,
                                        .params = select_params, .n_params = ARRAY_LEN(select_params), .by_content = true,
-                                       .plan = select_plan, .run = select_stage};
+                                       .plan = select_plan, .run = select_stage, .host = select_on_host};
 
 /* ---- command ---- */
 

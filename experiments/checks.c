@@ -151,17 +151,88 @@ static int against_check(const struct grid *g, const struct check *c, struct str
     return 0;
 }
 
+/* NAME.det.tsv, or NAME.tsv where the table has no times; false: neither is there. */
+static bool table_path(const struct check *c, const char *dir, char path[1024])
+{
+    static const char *const forms[] = {"%.250s.det.tsv", "%.250s.tsv"};
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+        char name[300];
+        snprintf(name, sizeof name, forms[i], c->table);
+        if (file_exists(path_join(path, dir, name)))
+            return true;
+    }
+    return false;
+}
+
+static bool column_known(const struct grid *g, const char *column)
+{
+    size_t n = strlen(column);
+    for (size_t i = 0; i < g->cols; i++) {
+        size_t have = strlen(grid_at(g, 0, i));
+        if (!strncmp(grid_at(g, 0, i), column, have) && (n == have || !strcmp(column + have, " se")))
+            return true;
+    }
+    return false;
+}
+
+static bool row_known(const struct grid *g, const struct check_shape *s, const char *row)
+{
+    const char *slash = strrchr(row, '/'), *name = slash ? slash + 1 : row;
+    for (size_t r = 1; r < g->rows; r++)
+        if (row_is(g, r, row))
+            return true;
+    for (size_t i = 0; !s->rows && i < s->n_labels; i++)
+        if (*s->labels[i] && !strncmp(name, s->labels[i], strlen(s->labels[i])))
+            return true;
+    return false;
+}
+
+static void unknown_row(const struct grid *g, const struct check *c, const char *row, struct str *why)
+{
+    const char *slash = strrchr(row, '/');
+    str_printf(why, "%stable '%s' will have no row '%s'", why->len ? "; " : "", c->table, row);
+    for (size_t r = 1; r < g->rows; r++) {
+        const char *name[] = {grid_at(g, r, 0), g->cols > 1 ? grid_at(g, r, 1) : ""};
+        if (!nearest_word(slash ? slash + 1 : row, name, 2))
+            continue;
+        str_printf(why, *name[1] ? "; did you mean '%s/%s'?" : "; did you mean '%s'?", name[0], name[1]);
+        return;
+    }
+}
+
+int check_known(const struct check *c, const char *dir, const struct check_shape *s, struct str *why, struct err *e)
+{
+    char path[1024];
+    struct grid g;
+    if (*c->against && !file_exists(c->against))
+        str_printf(why, "'against': '%s' does not exist", c->against);
+    if (*c->against || !table_path(c, dir, path))
+        return 0;
+    TRY(grid_load(&g, path, e));
+    if (s->columns && !column_known(&g, c->column)) {
+        const char *near = nearest_word(c->column, (const char *const *)g.field, g.cols);
+        str_printf(why, "table '%s' has no column '%s'", c->table, c->column);
+        for (size_t i = 0; near ? i < 1 : i < g.cols; i++)
+            str_printf(why, near ? "; did you mean '%s'?" : i ? ", '%s'" : "; it has '%s'", near ? near : grid_at(&g, 0, i));
+    }
+    if (!row_known(&g, s, c->row))
+        unknown_row(&g, c, c->row, why);
+    if (*c->above && !row_known(&g, s, c->above))
+        unknown_row(&g, c, c->above, why);
+    grid_free(&g);
+    return 0;
+}
+
 int check_run(const struct check *c, const char *dir, struct str *line, bool *held, struct err *e)
 {
-    char path[1024], name[300];
+    char path[1024];
     struct grid g;
     *held = false;
-    snprintf(name, sizeof name, "%.250s.det.tsv", c->table);
-    if (!file_exists(path_join(path, dir, name))) {
-        snprintf(name, sizeof name, "%.250s.tsv", c->table);
-        path_join(path, dir, name);
-    }
     str_printf(line, "check %s: ", c->table);
+    if (!table_path(c, dir, path)) {
+        str_printf(line, "the table was not made: FAILED");
+        return 0;
+    }
     TRY(grid_load(&g, path, e));
     int rc = 0;
     if (*c->against)

@@ -16,6 +16,17 @@
 
 #include "experiments/manifest.h"
 
+/* What is known of a table that was made before any run: whether its rows and columns stay as they are (a column may get another beside it,
+ * NAME se), and what rows may be called by that are not there yet. */
+struct check_shape {
+    bool rows, columns;
+    const char *const *labels; /* rows begin with one of these, after "BLOCK/" */
+    size_t n_labels;
+};
+/* What a check names that its table in dir, made before any run, will not have: said in why, which stays empty when there is nothing to
+ * say or the table is not there. An error is a file that cannot be read. */
+int check_known(const struct check *c, const char *dir, const struct check_shape *s, struct str *why, struct err *e);
+
 /* One check against the tables in dir: one line of what was seen, *held whether it is as expected. A table, row, column or number that
  * is missing does not hold. An error is a file that cannot be read. */
 int check_run(const struct check *c, const char *dir, struct str *line, bool *held, struct err *e);

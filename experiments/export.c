@@ -11,7 +11,7 @@ enum { DIGITS = 12 }; /* of a planned key, as in the names of run folders */
 
 struct exporter {
     enum export_format format;
-    const char *const *command;
+    const struct export_command *command;
     const char *name, *dir;
     struct str rules, all;      /* a line or rule a job; the names of every job, for the report */
     const struct node **queued; /* one node a job: equal ones of other plans may have other ids */
@@ -52,26 +52,28 @@ static void put_needs(const struct exporter *x, const struct node *n, struct str
 
 /* ---- Slurm ---- */
 
-static int write_job(const struct exporter *x, const char *file, const char *what, const char *command, const char *more, struct err *e)
+static int write_job(const struct exporter *x, const char *file, const char *what, bool host, const char *command, const char *more,
+                     struct err *e)
 {
     char path[1024];
     struct str s = STR_INIT;
     str_printf(&s,
                "#!/usr/bin/env bash\n#SBATCH --job-name=%s-%s\n#SBATCH --output=%%x.%%j.log\n#SBATCH --requeue\n"
-               "# One GPU. Time, memory and partition: give them to submit.sh in SBATCH_OPTIONS.\nset -eu\nexec %s%s\n",
-               x->name, what, command, more);
+               "# %s. Time, memory and partition: give them to submit.sh in SBATCH_OPTIONS%s.\nset -eu\nexec %s%s\n",
+               x->name, what, host ? "No GPU" : "One GPU", host ? " (SBATCH_HOST_OPTIONS, if it is set)" : "", command, more);
     int rc = str_ok(&s, "a job", e) || file_write(path_join(path, x->dir, file), str_c(&s), s.len, e);
     str_free(&s);
     return rc ? -1 : 0;
 }
 
-static int slurm_node(struct exporter *x, const struct node *n, int job, const char *command, const char *more, const char *needs,
-                      struct err *e)
+static int slurm_node(struct exporter *x, const struct node *n, int job, bool host, const char *command, const char *more,
+                      const char *needs, struct err *e)
 {
     char file[160];
     snprintf(file, sizeof file, "%04d-%.80s-%.8s.sbatch", job, n->stage->id, n->planned);
-    str_printf(&x->rules, "job_%.*s=$(queue%s%s \"$here/%s\")\n", DIGITS, n->planned, *needs ? " --dependency=afterok" : "", needs, file);
-    return write_job(x, file, n->stage->id, command, more, e);
+    str_printf(&x->rules, "job_%.*s=$(%s%s%s \"$here/%s\")\n", DIGITS, n->planned, host ? "on_host" : "on_gpu",
+               *needs ? " --dependency=afterok" : "", needs, file);
+    return write_job(x, file, n->stage->id, host, command, more, e);
 }
 
 static int slurm_end(const struct exporter *x, const char *report, struct str *s, char path[1024], struct err *e)
@@ -79,12 +81,13 @@ static int slurm_end(const struct exporter *x, const char *report, struct str *s
     str_printf(
         s,
         "#!/usr/bin/env bash\n# Queues the runs of %s with their dependencies. SBATCH_OPTIONS is passed on, for example \"--partition=gpu "
-        "--time=24:00:00\".\nset -eu\n"
-        "here=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\nqueue() { sbatch --parsable --gpus=1 ${SBATCH_OPTIONS:-} \"$@\"; }\n",
+        "--time=24:00:00\";\n# SBATCH_HOST_OPTIONS in its place to jobs that need no GPU.\nset -eu\n"
+        "here=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\non_gpu() { sbatch --parsable --gpus=1 ${SBATCH_OPTIONS:-} \"$@\"; }\n"
+        "on_host() { sbatch --parsable ${SBATCH_HOST_OPTIONS:-${SBATCH_OPTIONS:-}} \"$@\"; }\n",
         x->name);
     str_puts(s, str_c(&x->rules));
-    str_printf(s, "queue%s%s \"$here/9999-report.sbatch\"\n", x->all.len ? " --dependency=afterany" : "", str_c(&x->all));
-    TRY(write_job(x, "9999-report.sbatch", "report", report, "", e));
+    str_printf(s, "on_gpu%s%s \"$here/9999-report.sbatch\"\n", x->all.len ? " --dependency=afterany" : "", str_c(&x->all));
+    TRY(write_job(x, "9999-report.sbatch", "report", false, report, "", e));
     TRY(str_ok(s, "submit.sh", e));
     TRY(file_write(path_join(path, x->dir, "submit.sh"), str_c(s), s->len, e));
     return chmod(path, 0755) == 0 ? 0 : ERR(e, E_ENV, "'%s' cannot be made executable", path);
@@ -149,13 +152,15 @@ static int put_node(struct exporter *x, size_t part, const struct node *n, int *
     char more[256];
     struct str needs = STR_INIT;
     int rc = 0;
+    bool host = n->kind->host && n->kind->host(n);
+    const char *command = host ? x->command[part].host : x->command[part].device;
     put_needs(x, n, &needs);
     snprintf(more, sizeof more, " --only '%.100s:%.*s' --wait --no-reports", n->stage->id, DIGITS, n->planned);
     ++*jobs;
     if (x->format == EXPORT_SLURM)
-        rc = slurm_node(x, n, *jobs, x->command[part], more, str_c(&needs), e);
+        rc = slurm_node(x, n, *jobs, host, command, more, str_c(&needs), e);
     else
-        make_node(x, n, x->command[part], more, str_c(&needs));
+        make_node(x, n, command, more, str_c(&needs));
     put_job(x, n, &x->all);
     x->queued[x->n_queued++] = n;
     rc = rc || str_ok(&needs, "dependencies", e) ? -1 : 0;
@@ -163,7 +168,7 @@ static int put_node(struct exporter *x, size_t part, const struct node *n, int *
     return rc;
 }
 
-int export_plans(enum export_format format, const struct plan *const *p, size_t n, const char *const *command, const char *report,
+int export_plans(enum export_format format, const struct plan *const *p, size_t n, const struct export_command *command, const char *report,
                  const char *name, const char *dir, int *jobs, struct err *e)
 {
     char path[1024];

@@ -13,11 +13,15 @@
  * EXPORT_MAKE   DIR/Makefile: a target ID-KEY each, a stamp in DIR; `report`, the first one, makes all of them with -k (what needs a
  *               failed run is left, the rest is made) and then the reports
  *
- * command[k]  the command line that reproduces plan k; a job adds --only ID:PLANNED --wait --no-reports
+ * command[k]  the command lines that reproduce plan k, with a device, and on the host alone for runs that never use one (stage_kind.host:
+ *             their Slurm jobs ask for no GPU); a job adds --only ID:PLANNED --wait --no-reports
  * report      the command that makes all reports
  */
+struct export_command {
+    const char *device, *host;
+};
 enum export_format { EXPORT_SLURM, EXPORT_MAKE };
-int export_plans(enum export_format format, const struct plan *const *p, size_t n, const char *const *command, const char *report,
+int export_plans(enum export_format format, const struct plan *const *p, size_t n, const struct export_command *command, const char *report,
                  const char *name, const char *dir, int *jobs, struct err *e);
 
 #endif

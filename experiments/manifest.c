@@ -407,21 +407,22 @@ static void read_stage(struct reader *r, struct stage *s, const struct ynode *n)
     }
 }
 
-/* `inputs.NAME: PATH`, `inputs.NAME.path` and `inputs.NAME.sha256` of a scale */
+/* `inputs.NAME: PATH`, `inputs.NAME.path`, `.sha256` and `.get` of a scale */
 static void override_input(struct reader *r, const struct ynode *key, const struct ynode *v)
 {
     const char *name = key->s + 7, *field = strchr(name, '.');
     size_t n = field ? (size_t)(field - name) : strlen(name);
     bool hash = field && !strcmp(field, ".sha256");
-    if (field && !hash && strcmp(field, ".path")) {
-        y_problem(r->pr, key, "'%s': an input has 'path' and 'sha256'", key->s);
+    bool get = field && !strcmp(field, ".get");
+    if (field && !hash && !get && strcmp(field, ".path")) {
+        y_problem(r->pr, key, "'%s': an input has 'path', 'sha256' and 'get'", key->s);
         return;
     }
     for (size_t k = 0; k < r->m->n_inputs; k++) {
         struct input *in = &r->m->inputs[k];
         if (strlen(in->name) != n || strncmp(in->name, name, n))
             continue;
-        *(hash ? &in->sha256 : &in->path) = scalar(r, v, "an input");
+        *(hash ? &in->sha256 : get ? &in->get : &in->path) = scalar(r, v, "an input");
         return;
     }
     y_problem(r->pr, key, "'%s' names no input of this manifest", key->s);
@@ -460,6 +461,14 @@ static void scale_stage(struct reader *r, struct stage *s)
     }
 }
 
+static void read_dtype(struct reader *r, const struct ynode *v)
+{
+    const char *s = scalar(r, v, "'dtype'");
+    if (s && strcmp(s, "f32") && strcmp(s, "bf16"))
+        y_problem(r->pr, v, "'dtype' is f32 or bf16 (what a GPU computes in), not '%.40s'", s);
+    r->m->dtype = s ? s : "";
+}
+
 /* The rest of a scale, and keys that name nothing: `scales: {ci: {align.tokens: 100k, inputs.teacher: PATH, skip: [a, b]}}` */
 static void scale_rest(struct reader *r)
 {
@@ -471,10 +480,12 @@ static void scale_rest(struct reader *r)
             read_skip(r, v);
         else if (!strcmp(key->s, "caption"))
             r->m->caption = scalar(r, v, "'caption'");
+        else if (!strcmp(key->s, "dtype"))
+            read_dtype(r, v);
         else if (dot && !strncmp(key->s, "inputs.", 7))
             override_input(r, key, v);
         else if (!dot || !find_stage(r->m, key->s, (size_t)(dot - key->s)))
-            y_problem(r->pr, key, "'%s' names no stage; a scale holds 'STAGE.parameter', 'inputs.NAME', 'caption' or 'skip'", key->s);
+            y_problem(r->pr, key, "'%s' names no stage; a scale holds 'STAGE.parameter', 'inputs.NAME', 'dtype', 'caption' or 'skip'", key->s);
     }
 }
 
@@ -568,17 +579,19 @@ static void read_inputs(struct reader *r, const struct ynode *n)
         memcpy(all, r->m->inputs, had * sizeof *all);
     r->m->inputs = all;
     r->m->n_inputs = had + n->n;
-    static const char *const keys[] = {"path", "sha256"};
+    static const char *const keys[] = {"path", "sha256", "get"};
     for (size_t i = 0; i < n->n; i++) {
         const struct ynode *v = n->item[i];
         struct input *in = &r->m->inputs[had + i];
-        *in = (struct input){.name = n->key[i]->s, .path = "", .sha256 = "", .at = v};
+        *in = (struct input){.name = n->key[i]->s, .path = "", .sha256 = "", .get = "", .at = v};
         if (v->kind == Y_MAP) {
             allow_keys(r, v, keys, ARRAY_LEN(keys), "an input");
             if (y_get(v, "path"))
                 in->path = scalar(r, y_get(v, "path"), "'path'");
             if (y_get(v, "sha256"))
                 in->sha256 = scalar(r, y_get(v, "sha256"), "'sha256'");
+            if (y_get(v, "get"))
+                in->get = scalar(r, y_get(v, "get"), "'get'");
         } else {
             in->path = scalar(r, v, "an input");
         }
@@ -638,8 +651,14 @@ static void read_parts(struct reader *r, const struct ynode *root, bool alone)
             unknown_key(r, sc->key[i], scale_words, 4, "'scales'");
     }
     r->scale_node = sc ? y_get(sc, m->scale) : NULL;
-    if (sc && !r->scale_node)
-        y_problem(r->pr, sc, "this manifest has no scale '%s'", m->scale);
+    if (sc && !r->scale_node) {
+        struct str has = STR_INIT;
+        for (size_t i = 0; sc->kind == Y_MAP && i < sc->n; i++)
+            str_printf(&has, " %s", sc->key[i]->s);
+        y_problem(r->pr, sc, "this manifest has no scale '%s'; it has:%s", m->scale, str_c(&has));
+        str_free(&has);
+        return; /* the rest is not written for it */
+    }
     size_t had = m->n_stages, more = st ? st->n : 0;
     struct stage *all = arena_array(&m->arena, had + more, sizeof *all);
     if (!all)
@@ -692,16 +711,6 @@ static int read_base(struct reader *r, const struct ydoc *doc, int depth, struct
     return rc;
 }
 
-static bool is_report(const struct manifest *m, const char *name)
-{
-    for (size_t i = 0; i < m->n_reports; i++)
-        // NAME, or a table beside it: NAME-detail
-        if (!strncmp(m->reports[i].name, name, strlen(m->reports[i].name)) && (!name[strlen(m->reports[i].name)] ||
-                name[strlen(m->reports[i].name)] == '-'))
-            return true;
-    return false;
-}
-
 /* A number of a check: *has whether it is there. */
 static void check_number(struct reader *r, const struct ynode *map, const char *key, double *v, bool *has)
 {
@@ -721,7 +730,7 @@ static void read_check(struct reader *r, struct check *c, const struct ynode *n)
         const char *key, **dst;
     } text[] = {{"table", &c->table}, {"row", &c->row}, {"column", &c->column}, {"above", &c->above}, {"against", &c->against}};
     bool within;
-    *c = (struct check){0};
+    *c = (struct check){.at = n};
     for (size_t i = 0; i < ARRAY_LEN(text); i++) {
         const struct ynode *v = y_get(n, text[i].key);
         const char *s = v ? scalar(r, v, text[i].key) : NULL;
@@ -730,9 +739,8 @@ static void read_check(struct reader *r, struct check *c, const struct ynode *n)
     check_number(r, n, "min", &c->min, &c->has_min);
     check_number(r, n, "max", &c->max, &c->has_max);
     check_number(r, n, "within", &c->within, &within);
-    if (!is_report(r->m, c->table))
-        y_problem(r->pr, n, "a check needs 'table', the name of a report of this manifest%s%s%s", *c->table ? "; there is no '" : "",
-                  c->table, *c->table ? "'" : "");
+    if (!*c->table)
+        y_problem(r->pr, n, "a check needs 'table', the name of a report of this manifest");
     if (*c->against ? !within || c->within < 0 || *c->row || *c->column || *c->above || c->has_min || c->has_max
                     : !*c->row || !*c->column || within || !(c->has_min || c->has_max || *c->above))
         y_problem(r->pr, n, "a check is {table, row, column, min and/or max and/or above} or {table, against, within}");
@@ -837,6 +845,7 @@ int manifest_load(struct manifest *m, const char *path, const char *scale, const
     for (size_t k = 0; scale_words[k]; k++)
         ok = ok || !strcmp(scale_words[k], scale);
     m->scale = arena_strdup(&m->arena, scale);
+    m->dtype = "";
     struct str text = STR_INIT;
     struct yproblems pr = {.doc = &m->doc, .out = &text};
     struct reader r = {.m = m, .reg = reg, .pr = &pr};
@@ -897,8 +906,8 @@ void manifest_schema(struct str *out, const struct registry *reg)
 {
     str_puts(out, "dash: 1                 # schema version\nname, title, caption    # text; the caption may stand in a scale\nbase: FILE "
              "             # a manifest beside this one whose inputs, scales and stages come first\n"
-             "inputs: {NAME: {path: P, sha256: H}}\nscales: {ci|tiny|small|paper: {STAGE.parameter: value, inputs.NAME: path, skip: "
-             "[STAGE], caption: text}}\n"
+             "inputs: {NAME: {path: P, sha256: H, get: how to come by it}}\nscales: {ci|tiny|small|paper: {STAGE.parameter: value, inputs.NAME: path, skip: "
+             "[STAGE], dtype: f32|bf16, caption: text}}\n"
              "stages: [{id, kind or extends: STAGE, label, matrix: {parameter: [values]}, points: [{parameter: value}], ...}]\n"
              "reports: [{kind, name, title, ...}]\nchecks: [{table: REPORT, row: ROW or BLOCK/ROW, column: NAME, min: X, max: Y, above: "
              "ROW}, {table: REPORT, against: FILE.tsv, within: X}]   # each may have scale: NAME\n"

@@ -36,6 +36,9 @@ struct stage_cost {
     int64_t tokens;
     double flops, memory_bytes, seconds; /* seconds 0 = unknown */
     double act_bytes;                    /* of memory_bytes: what lives for a step, activations above all; the rest stays */
+    double read_bytes;                   /* by decoding, which the memory bounds: its time is added to that of the FLOPs */
+    bool assumed;                        /* the rate behind `seconds` was not measured with runs of this kind */
+    int64_t more_runs;                   /* a run of this stage may have to be made so many times more before it is done */
 };
 struct stage_kind {
     const char *name, *about;
@@ -45,6 +48,7 @@ struct stage_kind {
     bool by_content; /* dependants see the identity written to out/identity.txt, not the key: equal layer sets are trained once */
     int (*plan)(void *env, const struct node *n, struct stage_cost *out, struct err *e); /* may be NULL */
     int (*run)(void *env, const struct node *n, struct run *r, struct err *e);           /* r is open; resumable */
+    bool (*host)(const struct node *n); /* whether this run computes on the host alone, whatever devices there are; NULL: no run does */
 };
 struct registry {
     const struct stage_kind *const *kinds;
@@ -83,10 +87,12 @@ struct report {
 };
 struct input {
     const char *name, *path, *sha256; /* sha256 "" = not pinned */
+    const char *get;                  /* how a user comes by it; "" = it is bundled */
     const struct ynode *at;
 };
 struct check { /* experiments/checks.h says what they mean; "" = not given */
     const char *table, *row, *column, *above, *against;
+    const struct ynode *at;
     bool has_min, has_max;
     double min, max, within;
 };
@@ -94,6 +100,7 @@ struct manifest {
     struct arena arena;
     struct ydoc doc;
     const char *path, *name, *title, *scale, *caption;
+    const char *dtype;  /* what a GPU computes in at this scale; "" = not said */
     const char **parts; /* of a collection: the manifests that it holds, in order; it has nothing else */
     size_t n_parts;
     struct input *inputs;

@@ -278,7 +278,7 @@ static int expand_stage(struct plan *p, const struct stage *s, struct err *e)
 
 /* ---- what a report names ---- */
 
-static bool named(const struct node *n, const char *text)
+bool node_named(const struct node *n, const char *text)
 {
     size_t id = strcspn(text, "@");
     return strlen(n->stage->id) == id && !strncmp(n->stage->id, text, id) && settings_match(n, text + id, text + strlen(text));
@@ -288,7 +288,7 @@ size_t plan_named(const struct plan *p, const char *text, const struct node **ou
 {
     size_t k = 0;
     for (size_t i = 0; i < p->n && k < cap; i++)
-        if (named(p->nodes[i], text))
+        if (node_named(p->nodes[i], text))
             out[k++] = p->nodes[i];
     return k;
 }
@@ -312,7 +312,7 @@ static void need(const struct plan *p, const struct node *n, bool *needed)
 static void need_named(const struct plan *p, const struct ynode *y, bool *needed)
 {
     for (size_t i = 0; y->kind == Y_SCALAR && i < p->n; i++)
-        if (named(p->nodes[i], y->s))
+        if (node_named(p->nodes[i], y->s))
             need(p, p->nodes[i], needed);
     for (size_t i = 0; y->kind != Y_SCALAR && i < y->n; i++)
         need_named(p, y->item[i], needed);

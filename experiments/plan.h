@@ -91,6 +91,9 @@ struct run_options {
 };
 /* How many runs --only takes, with what they need. */
 int plan_wanted(const struct plan *p, const char *only);
+/* Whether there are runs to make and none of them can be made, because what they read, or what their dependencies read, is not there;
+ * *path is the first such file or folder. */
+bool plan_stuck(const struct plan *p, const char *only, const char **path);
 struct plan_summary {
     int total, up_to_date, resumed, ran, failed, unknown, declined;
 };
@@ -104,6 +107,7 @@ int plan_run(struct plan *p, const struct run_options *o, struct plan_summary *s
 const char *node_result(struct plan *p, const struct node *n, const char *name);
 const char *node_setting(const struct node *n, const char *name); /* parameter of n or of an ancestor, nearest first; NULL when none */
 /* Runs of a stage as reports name them: STAGE, or STAGE@name=value with settings of a run or of what it refers to. */
+bool node_named(const struct node *n, const char *text);
 size_t plan_named(const struct plan *p, const char *text, const struct node **out, size_t cap);
 /* The nearest ancestor-or-self of a kind, or NULL. */
 const struct node *node_of_kind(const struct node *n, const char *kind);

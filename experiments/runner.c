@@ -123,6 +123,46 @@ int plan_wanted(const struct plan *p, const char *only)
     return n;
 }
 
+/* What a node reads by path and is not there; NULL = all is. */
+static const char *lacking(const struct node *n)
+{
+    for (size_t i = 0; i < n->kind->n_params; i++)
+        if (n->path[i] && !n->kind->params[i].free && !file_exists(n->path[i]) && !dir_exists(n->path[i]))
+            return n->path[i];
+    return NULL;
+}
+
+static bool refers_to(const struct node *n, const struct node *other)
+{
+    for (size_t i = 0; i < n->kind->n_params; i++)
+        for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
+            if (n->ref[i][k] == other)
+                return true;
+    return false;
+}
+
+bool plan_stuck(const struct plan *p, const char *only, const char **path)
+{
+    bool *want = calloc(p->n + 1, sizeof *want), *stuck = calloc(p->n + 1, sizeof *stuck), any = false, all = want && stuck;
+    *path = NULL;
+    if (all)
+        mark_wanted(p, only, want);
+    for (size_t i = 0; all && i < p->n; i++) {
+        const char *own = lacking(p->nodes[i]);
+        stuck[i] = own != NULL;
+        for (size_t k = 0; k < i && !stuck[i]; k++)
+            stuck[i] = stuck[k] && refers_to(p->nodes[i], p->nodes[k]);
+        if (!want[i] || p->nodes[i]->state == RUN_COMPLETE)
+            continue;
+        any = true;
+        all = stuck[i];
+        *path = *path ? *path : own;
+    }
+    free(want);
+    free(stuck);
+    return any && all && *path;
+}
+
 /* Runs a node; with o->wait, looks again every few seconds while another process is at it: it may complete it, or leave it to be resumed.
  */
 static int run_or_wait(struct plan *p, struct node *n, const struct run_options *o, int at, int total, bool *made, struct err *e)
@@ -171,7 +211,7 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
     struct err ne = ERR_INIT;
     int rc = node_resolve(p, n, &known, &ne);
     if (rc == 0 && !known)
-        rc = ERR(&ne, E_INPUT, "an input of stage '%s' does not exist (see 'dashlab check')", n->stage->id);
+        rc = ERR(&ne, E_INPUT, "stage '%s' reads '%s', which does not exist", n->stage->id, lacking(n) ? lacking(n) : "an input");
     const struct session_run *had = rc == 0 ? session_find(o->session, n->key) : NULL;
     if (had && had->error) {
         n->declined = had->declined;
@@ -184,10 +224,9 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
         return 0;
     }
     bool made = true;
-    if (rc == 0) {
-        s->resumed += n->state == RUN_PARTIAL;
+    bool begun = n->state == RUN_PARTIAL;
+    if (rc == 0)
         rc = run_or_wait(p, n, o, at, s->total, &made, &ne);
-    }
     if (rc != 0) {
         if (ne.code == E_INTERRUPTED) {
             *e = ne;
@@ -202,6 +241,7 @@ static int visit(struct plan *p, struct node *n, const struct run_options *o, st
         return 0;
     }
     *(made ? &s->ran : &s->up_to_date) += 1;
+    s->resumed += made && begun;
     session_add(o->session, n, NULL);
     return 0;
 }

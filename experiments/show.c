@@ -274,12 +274,26 @@ struct sums {
     size_t nodes;
     int done, shared, todo, kinds;
     double flops, tokens, seconds, memory;
+    int waits;    /* for a choice that another run makes */
+    int64_t more; /* runs that may follow, and their time */
+    double more_seconds;
     struct {
         const char *kind;
         int runs;
         double flops, tokens, seconds;
+        bool assumed;
     } by[MAX_KINDS];
 };
+
+/* Whether it is made of what another run is still to choose. */
+static bool of_a_choice(const struct node *n)
+{
+    for (size_t i = 0; i < n->kind->n_params; i++)
+        for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
+            if (n->ref[i][k]->kind->by_content && !n->kind->params[i].whole && n->ref[i][k]->state != RUN_COMPLETE)
+                return true;
+    return false;
+}
 
 static void add_todo(struct sums *s, const struct node *n)
 {
@@ -288,6 +302,9 @@ static void add_todo(struct sums *s, const struct node *n)
     s->flops += n->cost.flops;
     s->tokens += (double)n->cost.tokens;
     s->seconds += n->cost.seconds;
+    s->waits += of_a_choice(n);
+    s->more += n->cost.more_runs;
+    s->more_seconds += (double)n->cost.more_runs * n->cost.seconds;
     while (k < s->kinds && strcmp(s->by[k].kind, n->kind->name) != 0)
         k++;
     if (k == MAX_KINDS)
@@ -298,6 +315,7 @@ static void add_todo(struct sums *s, const struct node *n)
     s->by[k].flops += n->cost.flops;
     s->by[k].tokens += (double)n->cost.tokens;
     s->by[k].seconds += n->cost.seconds;
+    s->by[k].assumed = s->by[k].assumed || n->cost.assumed;
 }
 
 static void print_part(const struct plan *const *p, size_t part, const struct runs_index *ix, struct sums *sum, struct str *out)
@@ -335,7 +353,7 @@ void plans_print(const struct plan *const *p, size_t n, const struct runs_index 
     for (int k = 0; k < s.kinds && s.todo > 0; k++) {
         str_printf(out, "kind %-12s %4d to run %14.0f tokens %12.3g FLOP", s.by[k].kind, s.by[k].runs, s.by[k].tokens, s.by[k].flops);
         if (s.by[k].seconds > 0)
-            str_printf(out, " %9.2f h", s.by[k].seconds / 3600);
+            str_printf(out, " %9.2f h%s", s.by[k].seconds / 3600, s.by[k].assumed ? ", rate assumed" : "");
         str_puts(out, "\n");
     }
     str_printf(out, "%zu stages: %d done, %d shared, %d to run: %.0f tokens, %.3g FLOP, at most %.2f GiB", s.nodes, s.done, s.shared,
@@ -343,6 +361,14 @@ void plans_print(const struct plan *const *p, size_t n, const struct runs_index 
     if (s.seconds > 0)
         str_printf(out, s.seconds < 36000 ? ", about %.0f min" : ", about %.1f h", s.seconds < 36000 ? s.seconds / 60 : s.seconds / 3600);
     str_puts(out, "\n");
+    if (s.waits > 0 && s.seconds > 0)
+        str_printf(out,
+                   "%d of these are made of layers that are still to be chosen; those that come to one set are made once, so the sum is "
+                   "the most\n",
+                   s.waits);
+    if (s.more > 0)
+        str_printf(out, "a search counts as one run; up to %" PRId64 " more, %.1f h, where a first seed does not fill its column\n", s.more,
+                   s.more_seconds / 3600);
 }
 
 /* ---- graph ---- */

@@ -500,11 +500,13 @@ static void share(struct op_case *c, const char *name, const char *home, int64_t
 /* Tensors that live in each other's buffer: permitted aliases and q | k | v side by side. */
 static void place(struct op_case *c)
 {
-    int64_t alias = c->op == OP_rmsnorm || c->op == OP_gdn_out || c->op == OP_swiglu_bwd || c->op == OP_mix_bwd || c->op == OP_gdn
-                        ? key_i(c, "alias", 0)
-                        : 0;
+    static const enum op_id may[] = {OP_rmsnorm, OP_gdn_out, OP_swiglu, OP_swiglu_bwd, OP_mix_bwd, OP_gdn};
+    int64_t alias = 0;
+    for (size_t i = 0; i < ARRAY_LEN(may); i++)
+        alias = c->op == may[i] ? key_i(c, "alias", 0) : alias;
     if (alias) {
         share(c, "y", c->op == OP_rmsnorm ? "x" : "o", 0);
+        share(c, "h", "g", 0);
         share(c, "dg", alias == 1 ? "dh" : "g", 0);
         if (alias == 2)
             share(c, "du", "u", 0);

@@ -173,6 +173,7 @@ void views_swiglu(const struct op_swiglu *d, struct op_views *o)
     OUT(h, VIEW_ACT, 1, d->n);
     IN(g, VIEW_ACT, 1, d->n);
     IN(u, VIEW_ACT, 1, d->n);
+    may_alias(o, &d->h, &d->g);
 }
 
 void views_swiglu_bwd(const struct op_swiglu_bwd *d, struct op_views *o)

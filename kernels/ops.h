@@ -52,7 +52,7 @@ struct op_rope {
     int64_t rows, heads, dim, ld, max_pos;
     bool inverse;
 };
-/* h = silu(g) * u, each [n]. With ld: gu is [R, 2F] holding g | u. */
+/* h = silu(g) * u, each [n]; h may alias g. With ld: gu is [R, 2F] holding g | u. */
 struct op_swiglu {
     struct view h, g, u;
     int64_t n;

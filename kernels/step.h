@@ -32,7 +32,8 @@ enum { STEP_LINEAR_MAX = 8 };
 void be_linear_many(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k, const struct step_linear *l,
                     int count);
 
-/* h [rows, l[0].n] = silu(l[0]'s product) times l[1]'s: be_linear_many, be_swiglu. Whether l[].y are written is not said. */
+/* h [rows, l[0].n] = silu(l[0]'s product) times l[1]'s: be_linear_many, be_swiglu. Whether l[].y are written is not said;
+ * h may be l[0].y. */
 void be_linear_swiglu(struct backend *be, struct view x, const struct step_norm *norm, int64_t rows, int64_t k,
                       const struct step_linear l[2], struct view h);
 

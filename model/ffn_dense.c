@@ -56,8 +56,8 @@ static void dense_fwd(const struct mx *c, const struct ffn *x, struct view h, st
         act = activated(c, x, g, u);
         sv->v[S_G] = g;
         sv->v[S_U] = u;
-    } else {
-        act = dmem_take(c->tmp, c->be->act, rows * x->f);
+    } else { /* in place of the gate: of what a long prefill holds, these rows are the most */
+        act = g;
         be_linear_swiglu(c->be, h, &c->norm, rows, x->d, l, act);
     }
     linear_fwd(c->be, rows, y, act, x->p[P_DOWN], x->p[P_DOWNB], add);

@@ -257,7 +257,7 @@ int model_new(struct model **out, struct backend *be, const struct mcfg *cfg,
     TRY(model_alloc(&m, be, cfg, e));
     cfg_ops(cfg, ops);
     int rc = model_build(m, ops, &(struct build_from){0}, true, e);
-    for (size_t i = 0; i < m->params.n && rc == 0; i++) {
+    for (size_t i = 0; init && i < m->params.n && rc == 0; i++) {
         const struct param *p = m->params.v[i];
         float *w = calloc((size_t)p->n, sizeof *w);
         rc = w ? init(ctx, p, w, e) : err_nomem(e, (size_t)p->n * sizeof *w, p->name);

@@ -47,7 +47,8 @@ struct model_open_opts {
 };
 /* A Hugging Face folder, a .gguf file, or a hybrid written by model_save. */
 int model_open(struct model **out, struct backend *be, const char *path, const struct model_open_opts *o, struct err *e);
-/* Weights from init(ctx, param, host values out): random models for tests and training from scratch. */
+/* Weights from init(ctx, param, host values out): random models for tests and training from scratch. NULL: as allocated, for a backend that
+ * only counts. */
 int model_new(struct model **out, struct backend *be, const struct mcfg *cfg,
               int (*init)(void *ctx, const struct param *p, float *w, struct err *e), void *ctx, struct err *e);
 /* init for model_new: normal(0, std) matrices, norms 1, biases 0, GDN as fla; the same values with any number of threads. */

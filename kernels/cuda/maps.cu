@@ -200,7 +200,7 @@ template <typename T, typename F> static void over(struct backend *be, const F &
 }
 
 template <typename T> struct swiglu_f {
-    T *h;
+    T *h; /* may be g: a thread reads its elements before it writes them */
     const T *g, *u;
     template <int V> __device__ void run(int64_t i) const
     {

@@ -48,7 +48,7 @@ reports:
   - {kind: operators, name: counts, show: counts, from: [own, two]}
   - {kind: operators, name: grid, show: grid, from: [own]}
   - {kind: routing, name: diag, show: diagnostics, from: [soft@lambda=0.4, fixed], ruler: [ev]}
-  - {kind: routing, name: top, show: top1, from: [soft, two]}
+  - {kind: routing, name: top, show: top1, from: [soft, two, fixed]}
   - {kind: routing, name: stack, show: stacked, from: [soft@lambda=0.4, fixed]}
   - {kind: sweep, name: sweep, from: [ev]}
   - {kind: tasks, name: tasks, from: [ev]}
@@ -90,9 +90,9 @@ done
 check "RULER of the run's own hybrid" near "$(cell "$res/diag-runs.tsv" "with annealing" RULER)" "$(value "$(run_of ev lambda=0.4)" mean)" 1e-9
 check "one pair" grep -q '1 pairs of one lambda and seed' "$work/out"
 
-check "four runs of 11 searched layers" [ "$(grep -c '^[-0-9]' "$res/top.tsv")" = 44 ]
+check "five runs of 11 searched layers" [ "$(grep -c '^[-0-9]' "$res/top.tsv")" = 55 ]
 # one row a run, from the top: its budget, counted from the rectangles (8 of 64 tokens: 0.125 a window layer)
-check "rows by budget" awk -F'\t' '/^# panel/ { c = /: Full$/ ? 1 : /: Window$/ ? 0.125 : 0 } /^[-0-9]/ { y = int(-($3 + $4) / 2 + 0.5); b[y] += c; if (y > top) top = y } END { for (y = 1; y <= top; y++) { if (b[y] < b[y - 1]) exit 1; if (b[y] > b[y - 1]) rises++ } exit top != 3 || !rises }' "$res/top.tsv"
+check "rows by budget" awk -F'\t' '/^# panel/ { c = /: Full$/ ? 1 : /: Window$/ ? 0.125 : 0 } /^[-0-9]/ { y = int(-($3 + $4) / 2 + 0.5); b[y] += c; if (y > top) top = y } END { for (y = 1; y <= top; y++) { if (b[y] < b[y - 1]) exit 1; if (b[y] > b[y - 1]) rises++ } exit top != 4 || !rises }' "$res/top.tsv"
 check "shares add up to 1" awk -F'\t' '/^# panel/ { p = $0; sub(/ "[^"]*": .*/, "", p) } /^[0-9]/ { s[p "|" $1] += $4 - $3 } END { for (k in s) { n++; if (s[k] < 1 - 1e-9 || s[k] > 1 + 1e-9) exit 1 } exit n != 22 }' "$res/stack.tsv"
 check "no layer 0 in the shares" awk -F'\t' '/^[-0-9]/ && $2 < 1 { exit 1 }' "$res/stack.tsv"
 
@@ -138,10 +138,24 @@ check "models: training tokens" [ "$(cell "$res/models.tsv" "Uniform .B=2" "trai
 check "a model and its hybrid are timed" [ "$(awk -F'\t' '$1 == "ours" && $3 ~ /^[0-9.e-]+ \/ [0-9.e-]+$/ && $4 ~ /\// { n++ } END { print n }' "$res/prefill.tsv")" = 2 ]
 check "one run of the hybrid's two" [ "$(awk -F'\t' '$1 == "time-hyb"' "$res/runs.tsv" | wc -l)" = 1 ]
 check "out of memory is said, not tried" [ "$(cell "$res/prefill.tsv" "tight" "ours: s / GiB: 16")" = OOM ]
+check "top: variants are told apart" grep -q '(0.4, 0, T=1)' "$res/top.gp"
 # again: nothing computed, the same bytes
 cp -r "$work/res" "$work/first"
 "$bin" reproduce "$work/m.yaml" --threads 1 --runs "$work/runs" --out "$work/res" --quiet >"$work/out" 2>"$work/err"
 check "nothing computed the second time" grep -q ' 0 ran ' "$work/out"
 check "the same bytes" diff -r "$work/first" "$work/res"
+# regress takes a manifest of any of these kinds, tables and figures alike, by FILE: what it made, not what another report made
+kinds=$(sed -n 's/^  - {kind: \([a-z-]*\), name: \([a-z]*\),.*/\1 \2/p; s/^  - {kind: \([a-z-]*\), name: \([a-z]*\)}.*/\1 \2/p' "$work/m.yaml" | sort -u -k 2)
+while read -r kind name; do
+    { printf 'dash: 1\nname: r\nbase: m.yaml\nreports:\n'; grep "name: $name[,}]" "$work/m.yaml"; } >"$work/r.yaml"
+    for file in "$name.det.tsv" "$name-points.det.tsv" "$name-points.tsv" "$name.tsv" ""; do [ -f "$res/$file" ] && break; done
+    check "regress: $kind $name" [ -n "$file" ]
+    "$bin" regress "$work/r.yaml" --scale tiny --threads 1 --runs "$work/runs" --out "$work/res" --quiet --against "$res/$file" >"$work/out" 2>"$work/err"
+    check "regress: $kind $name: $? $(cat "$work/err")" grep -q 'regress: [1-9][0-9]* cells of 1 table .* 0 moved' "$work/out"
+    sed '$s/[0-9]$/&9/; t; $s/$/x/' "$res/$file" >"$work/other.tsv"
+    "$bin" regress "$work/r.yaml" --scale tiny --threads 1 --runs "$work/runs" --out "$work/res" --quiet --against "$work/other.tsv" >"$work/out" 2>"$work/err"
+    check "regress: $kind $name: another file: $?" grep -q ' 1 moved' "$work/out"
+done <<<"$kinds"
+check "every kind of report has been there" [ "$(cut -d ' ' -f 1 <<<"$kinds" | sort -u | wc -l)" -ge 13 ]
 echo "$checks checks, $failed failed"
 [ "$failed" = 0 ]

@@ -135,6 +135,36 @@ sed -i 's/show: counts/show: counts, published: {2: 7}/' "$work/cols.yaml"
 run 2 reproduce "$work/cols.yaml"
 check "a column that does not exist" grep -q "names column '7', which 'dash_table10' does not have" "$work/err"
 
+# --- checks of cells that no table will have, wrong keys at another scale than the default, a checkpoint that is not there: said before anything runs ---
+manifest cells "full:0,5" 3 ""
+printf 'checks:\n  - {table: cells, row: "Own", column: ful, min: 1}\n  - {table: cells, row: "Ownn", column: full, min: 1}\n' >>"$work/cells.yaml"
+head=$(head -1 "$work/res/good/tiny/good.tsv")
+for how in check reproduce; do
+    run 2 $how "$work/cells.yaml"
+    check "$how: a column: $head" grep -q "table 'cells' has no column 'ful'" "$work/err"
+    check "$how: a row" grep -q "table 'cells' will have no row 'Ownn'; did you mean '.*Own'?" "$work/err"
+done
+check "nothing was run" [ ! -e "$work/res/cells" ]
+sed -i 's/table: cells, row: "Own", column: ful/table: cell, row: "Own", column: full/' "$work/cells.yaml"
+run 2 check "$work/cells.yaml"
+check "a table" grep -q "no report of this manifest makes a table 'cell'; there are: cells cells-grid" "$work/err"
+manifest scaled "full:0,5" 3 ""
+sed -i 's/^stages:/scales:\n  tiny: {}\n  ci: {uni.budgett: 3}\nstages:/' "$work/scaled.yaml"
+run 2 check "$work/scaled.yaml"
+check "a key of scale ci" grep -q "unknown key 'budgett'" "$work/err"
+run 0 check "$work/scaled.yaml" --scale tiny
+sed -i 's/  ci: .*/  small: {inputs.teacher: '"${work//\//\\/}"'\/none, inputs.teacher.get: ask for it}/' "$work/scaled.yaml"
+run 0 check "$work/scaled.yaml"
+check "said, no error" grep -q "none  *MISSING; to get it: ask for it" "$work/out"
+run 3 check "$work/scaled.yaml" --scale small
+printf 'dash: 1\nname: all\nmanifests: [scaled.yaml, scaled2.yaml]\n' >"$work/alls.yaml" && sed 's/^name: scaled/name: scaled2/' "$work/scaled.yaml" >"$work/scaled2.yaml"
+for file in scaled alls; do
+    run 3 reproduce "$work/$file.yaml" --scale small
+    check "one error: $(cat "$work/err")" [ "$(wc -l <"$work/err")" = 1 ]
+    check "the path and how to get it" grep -q "'$work/none' (input 'teacher') does not exist .*to get it: ask for it" "$work/err"
+    check "nothing written" [ ! -e "$work/res/scaled" ]
+done
+
 # --- gnuplot missing, or too old: data and script, no picture, said plainly; exit 0 ---
 mkdir "$work/bin"
 for p in bash sed awk grep; do ln -s "$(command -v $p)" "$work/bin/$p"; done

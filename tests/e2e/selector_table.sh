@@ -75,7 +75,7 @@ holds "the same p for both" [ "$(cell "$res/t.tsv" Again "p (Holm)")" = "$(cell 
 holds "a budget that is no column is shown, too" [ "$(awk -F'\t' '$1 == "budget 2"' "$res/t.tsv" | wc -l)" = 2 ]
 holds "one seed: prompt-only" grep -q "prompt-only: one training seed" "$res/t.txt"
 holds "no claim by one seed" grep -q "with one seed, prompt-only, no claim" "$work/first.txt"
-holds "claims by more seeds have a half-width or a name" grep -Eq "against 'uniform', [0-9]+ rows, Holm's correction:.*(not separated \(\+-|better|worse)" "$work/first.txt"
+holds "claims by more seeds have a half-width or a name" grep -Eq "against 'uniform', [0-9]+ rows of [0-9]+ different sets, Holm's correction over these:.*(not separated \(\+-|better|worse)" "$work/first.txt"
 for w in "inference: MFLOP/token" "inference: cache KiB"; do holds "$w" [ "$(cell "$res/t.tsv" LM-PPL "$w")" != - ]; done
 
 # the operator space

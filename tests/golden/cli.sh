@@ -141,7 +141,7 @@ says "'show' of report kind 'operators' is one of: counts grid"; says "has no ke
 
 # --- --dry-run writes nothing ---
 run 0 reproduce experiments/table1.yaml --scale ci --dry-run --runs "$work/runs" --out "$work/results"
-prints "to run"; prints "waits"; prints " FLOP, at most "; prints "(half of this machine's matrix product, measured now)"
+prints "to run"; prints "waits"; prints " FLOP, at most "; prints "half of this machine's matrix product and copy, measured now"
 run 0 reproduce experiments/table1.yaml --scale tiny --dry-run --gflops 100 --runs "$work/runs" --out "$work/results"
 prints "times at 100 GFLOP/s"
 # a stage that trains, searches or evaluates has FLOPs, memory and a time
@@ -152,7 +152,7 @@ run 0 reproduce experiments/table1.yaml --scale ci --dry-run --format dot --runs
 prints 'digraph "table1"'
 run 0 reproduce experiments/all.yaml --scale ci --dry-run --gflops 100 --runs "$work/runs" --out "$work/results"
 prints "== table1"; prints "shared"; prints "waits for dash-3"; prints "no run of this kind yet"; prints "to run"
-run 2 reproduce experiments/table1.yaml --dry-run --on abacus; says "no rates were measured on 'abacus'"; says "h200"
+run 2 reproduce experiments/table1.yaml --dry-run --on abacus; says "no rates are known of 'abacus' in f32"; says "h200"
 [ ! -e "$work/runs" ] && [ ! -e "$work/results" ] || { failed=$((failed + 1)); echo "--dry-run wrote something"; }
 
 # --- a stage that fails gives its exit code; what does not need it is made ---
@@ -206,14 +206,25 @@ run 0 verify "$work/sel"
 run 2 select --method uniform --budget 99 --model experiments/tiny/teacher --out "$work/sel99" --quiet; says "budget 99 is outside 1..11" # a failed stage keeps its exit code
 
 # --- inference bench: memory is predicted before it is used; a limit below it is a row, not a failure ---
-run 0 bench infer --context 48 --batch 2 --decode 2 --reps 1 --warmup 0 --layers "full:2 window:3" --window 16 --json
 num() { sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" <<<"$out" | head -1; }
-checks=$((checks + 1))
-[ "$(num predicted_bytes)" -ge "$(num prefill_peak_bytes)" ] && [ "$(num predicted_bytes)" -ge "$(num decode_peak_bytes)" ] && [ "$(num predicted_bytes)" -le $((2 * $(num prefill_peak_bytes))) ] ||
-    { failed=$((failed + 1)); echo "bench infer: predicted $(num predicted_bytes), peaks $(num prefill_peak_bytes) $(num decode_peak_bytes)"; }
+flops=
+for piece in 8192 all; do
+    run 0 bench infer --context 48 --batch 2 --decode 2 --reps 1 --warmup 0 --layers "full:2 window:3" --window 16 --piece $piece --json
+    checks=$((checks + 2))
+    [ "$(num predicted_bytes)" -ge "$(num prefill_peak_bytes)" ] && [ "$(num predicted_bytes)" -ge "$(num decode_peak_bytes)" ] && [ "$(num predicted_bytes)" -le $((2 * $(num prefill_peak_bytes))) ] ||
+        { failed=$((failed + 1)); echo "bench infer --piece $piece: predicted $(num predicted_bytes), peaks $(num prefill_peak_bytes) $(num decode_peak_bytes)"; }
+    [ -z "$flops" ] || [ "$(num prefill_flops)" = "$flops" ] || { failed=$((failed + 1)); echo "bench infer --piece all: $(num prefill_flops) FLOP, one after another $flops"; }
+    flops=$(num prefill_flops)
+done
+run 0 bench infer --context 24,48 --batch 1,3 --decode 2 --reps 1 --warmup 0 --json
+checks=$((checks + 1)) # a row for each length and batch
+[ "$(grep -E '"(context|batch)"' <<<"$out" | tr -dc '0-9\n' | tr '\n' ' ')" = "24 1 24 3 48 1 48 3 " ] || { failed=$((failed + 1)); echo "bench infer: rows: $out"; }
+run 2 bench infer --batch 4,0; says "--batch '4,0': a list"
+run 2 bench infer --batch 4,; says "--batch '4,': a list"
+run 2 bench infer --piece some; says "--piece 'some': a number of tokens from 1 to 16777216, or all"
 run 0 bench infer --context 48 --memory-limit 1MiB; prints "out of memory: predicted"
 run 0 bench infer --context 16000000 --batch 64 --memory-limit 9999GiB; prints "out of memory: predicted" # more than this machine has: not tried either
-run 2 bench infer --context 0; says "a list of lengths"
+run 2 bench infer --context 0; says "--context '0': a list"
 run 2 bench infer --memory-limit much; says "is no size"
 run 3 bench infer --model "$work/none"; says "qwen2.5-3b"
 
@@ -268,6 +279,17 @@ run 0 reproduce experiments/table1.yaml --scale ci --runs "$work/none" --export 
 checks=$((checks + 1))
 [ "$(cat "$work/queued")" = "$(ls "$work/jobs" | grep -c sbatch)" ] && [ ! -e "$work/bad" ] || { failed=$((failed + 1)); echo "slurm jobs: $(cat "$work/queued") queued; bad: $(cat "$work/bad" 2>/dev/null)"; }
 
+# --- what a GPU computes in: the scale's dtype, unless the command says another; the jobs carry it, the bill is for it ---
+run 0 reproduce table12 --scale paper --dry-run --on h200 --runs "$work/none"; prints "times on h200 in bf16; measured: search 356 TFLOP/s ("; prints "assumed: every other kind 356"; prints "dtype bf16 (the manifest's scale)"
+prints "3 of these are made of layers that are still to be chosen"; prints "up to 6 more, 1.1 h, where a first seed does not fill its column"
+run 2 reproduce table12 --scale paper --dry-run --on h200 --dtype f32 --runs "$work/none"; says "no rates are known of 'h200' in f32 (--dtype takes another)"; says "has: h200 in bf16"
+run 0 reproduce table12 --scale paper --dry-run --gflops 1 --device cuda --dtype f32 --runs "$work/none"; prints "dtype f32 (--dtype)"
+run 0 reproduce table12 --scale ci --dry-run --gflops 1 --runs "$work/none"; prints "dtype f32 (the default)"
+run 0 reproduce table12 --scale paper --export slurm "$work/bf16" --runs "$work/none"
+checks=$((checks + 1))
+[ "$(cat "$work"/bf16/*-infer-* | grep -c -- "--device 'auto' --dtype 'bf16'")" = 4 ] && [ "$(cat "$work"/bf16/*-train-cwe-* | grep -c -- "--device 'cpu' --only")" = 1 ] && [ "$(grep -c '=.(on_host ' "$work/bf16/submit.sh")" = 8 ] ||
+    { failed=$((failed + 1)); echo "jobs at paper scale: $(grep -h exec "$work"/bf16/*-infer-* "$work"/bf16/*-train-cwe-*) $(cat "$work/bf16/submit.sh")"; }
+
 # --- the same as a Makefile: as many commands, none before what it needs (make would say so) ---
 run 0 reproduce experiments/table1.yaml --scale ci --runs "$work/none" --export make "$work/made"; prints "runs and their report"
 checks=$((checks + 1))
@@ -279,6 +301,15 @@ run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain no
 run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain uniform@3; prints "not made: not run"
 run 0 report table1 --scale ci --runs "$work/none" --explain uniform@3; prints "command dashlab reproduce experiments/table1.yaml" # a name alone: of experiments/
 run 3 report table99 --scale ci --runs "$work/none"; says "manifest 'table99' does not exist"
+run 3 reproduce tabel1; says "manifest 'tabel1' does not exist; did you mean 'table1'?"
+run 3 check experiments/figur2.yaml; says "did you mean 'experiments/figure2.yaml'?"
+if command -v make >/dev/null; then
+    for target in reproduce reproduce-tabel1; do
+        checks=$((checks + 1))
+        make -s BUILD="$(dirname "$bin")" $target >"$work/out" 2>"$work/err" </dev/null
+        [ $? = 2 ] && grep -q "$([ $target = reproduce ] && echo 'names: .*table1 ' || echo "did you mean 'table1'?")" "$work/err" || { failed=$((failed + 1)); echo "make $target: $(cat "$work/err")"; }
+    done
+fi
 run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Uniform:B=3; prints "not made: not run"
 run 2 report experiments/table1.yaml --scale ci --runs "$work/none" --explain Uniform:B=x; says "LABEL:B=BUDGET"
 

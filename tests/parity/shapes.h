@@ -40,6 +40,7 @@ static const struct {
     {"swiglu", "n=1003"},
     {"swiglu", "n=9001"},
     {"swiglu_bwd", "n=1003"},
+    {"swiglu", "n=77,alias=1"},
     {"swiglu_bwd", "n=77,alias=1"},
     {"swiglu_bwd", "n=77,alias=2"},
     {"attn", "lens=1,h=1,g=1,k=8,v=8"},

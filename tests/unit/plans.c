@@ -44,8 +44,14 @@ static int run_pick(void *env, const struct node *n, struct run *r, struct err *
     TRY(write_out(r, "identity.txt", id, e));
     return write_out(r, "result.json", "{}\n", e);
 }
+static bool on_host(const struct node *n)
+{
+    UNUSED(n);
+    return true;
+}
 static const struct stage_kind kind_make = {
-    .name = "make", .about = "makes", .version = 1, .params = make_params, .n_params = ARRAY_LEN(make_params), .run = run_any};
+    .name = "make", .about = "makes", .version = 1, .params = make_params, .n_params = ARRAY_LEN(make_params), .run = run_any,
+    .host = on_host};
 static const struct stage_kind kind_pick = {.name = "pick",
                                             .about = "picks",
                                             .version = 1,
@@ -293,7 +299,8 @@ static void test_export(void)
 {
     struct manifest m[2];
     struct plan p[2];
-    static const char *const command[] = {"dashlab reproduce a.yaml", "dashlab reproduce b.yaml"};
+    static const struct export_command command[] = {{"dashlab reproduce a.yaml", "dashlab reproduce a.yaml --device cpu"},
+                                                    {"dashlab reproduce b.yaml", "dashlab reproduce b.yaml --device cpu"}};
     char jobs_dir[1024], path[1024];
     struct str s = STR_INIT;
     int jobs;
@@ -305,8 +312,15 @@ static void test_export(void)
     CHECK_OK(file_read(path_join(path, jobs_dir, "submit.sh"), 0, &s, e));
     const char *use = nth(&p[0], "use", 3)->planned, *pick = nth(&p[0], "pick", 1)->planned;
     char want[200];
-    snprintf(want, sizeof want, "job_%.12s=$(queue --dependency=afterok:$job_%.12s \"$here/", use, pick);
+    snprintf(want, sizeof want, "job_%.12s=$(on_gpu --dependency=afterok:$job_%.12s \"$here/", use, pick);
     CHECK(strstr(str_c(&s), want) != NULL);
+    const char *make = nth(&p[0], "one", 0)->planned;
+    snprintf(want, sizeof want, "job_%.12s=$(on_host \"$here/", make); /* asks for no GPU */
+    CHECK(strstr(str_c(&s), want) && !strstr(strstr(str_c(&s), "on_host() {"), "--gpus"));
+    str_clear(&s);
+    snprintf(want, sizeof want, "0001-one-%.8s.sbatch", make);
+    CHECK_OK(file_read(path_join(path, jobs_dir, want), 0, &s, e));
+    CHECK(strstr(str_c(&s), "exec dashlab reproduce a.yaml --device cpu --only 'one:") != NULL);
     str_clear(&s);
     snprintf(want, sizeof want, "0007-use-%.8s.sbatch", use);
     CHECK_OK(file_read(path_join(path, jobs_dir, want), 0, &s, e));
