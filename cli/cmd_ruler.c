@@ -203,7 +203,6 @@ static void print_prompts(const struct ruler_glue *g, struct jw *w, bool json)
 
 static void print_scores(const struct ruler_scores *s, const struct ruler_glue *g, bool json)
 {
-    const double z = 1.959963984540054;
     struct str out = STR_INIT;
     struct jw w;
     char num[32];
@@ -233,14 +232,14 @@ static void print_scores(const struct ruler_scores *s, const struct ruler_glue *
     jw_kf64(&w, "se", s->se);
     jw_key(&w, "ci95"); /* of the mean over these tasks: samples are drawn, tasks are not */
     jw_arr(&w);
-    jw_f64(&w, s->mean - z * s->se);
-    jw_f64(&w, s->mean + z * s->se);
+    jw_f64(&w, s->lo);
+    jw_f64(&w, s->hi);
     jw_end_arr(&w);
     if (finite_f64(s->nll))
         jw_kf64(&w, "answer_nll", s->nll);
     if (!json)
-        printf("%-18s %6s %7.2f %6.2f %6s %11s   95 %% interval [%.2f, %.2f], %zu tasks, flavour %s\n", "mean", "", s->mean, s->se, "",
-               nll_text(s->nll, num), s->mean - z * s->se, s->mean + z * s->se, s->n, s->flavour);
+        printf("%-18s %6s %7.2f %6.2f %6s %11s   95 %% Wilson interval [%.2f, %.2f], %zu tasks, flavour %s\n", "mean", "", s->mean, s->se, "",
+               nll_text(s->nll, num), s->lo, s->hi, s->n, s->flavour);
     if (g)
         print_prompts(g, &w, json);
     jw_end_obj(&w);
@@ -335,7 +334,7 @@ static int ruler_compare_cmd(int argc, char **argv, struct err *e)
     struct common c = COMMON_INIT;
     const struct opt opts[] = {COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab ruler compare A B",
-                                  .about = "Paired comparison of two predictions folders: B - A in points, 95 % interval, sign-flip p. "
+                                  .about = "Paired comparison of two predictions folders: B - A in points, 95 % normal interval cut at +-100, sign-flip p. "
                                   "Folders with other prompts are refused.", .examples = "  dashlab ruler compare preds/uniform preds/dash",
                                   .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 2, .max_pos = 2};
     const char *pos[2];

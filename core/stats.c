@@ -1,0 +1,10 @@
+#include "core/stats.h"
+
+#include <math.h>
+
+void wilson(double p, double n, double *lo, double *hi)
+{
+    double mid = (p + Z95 * Z95 / (2 * n)) / (1 + Z95 * Z95 / n), half = Z95 * sqrt(p * (1 - p) / n + Z95 * Z95 / (4 * n * n)) / (1 + Z95 * Z95 / n);
+    *lo = fmax(0, mid - half);
+    *hi = fmin(1, mid + half);
+}
