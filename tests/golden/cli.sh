@@ -83,6 +83,7 @@ run 2 check experiments/table1.yaml --threads many; says "--threads"
 run 2 regress experiments/table1.yaml; says "--against FILE is needed"
 run 2 select --method uniform --model experiments/tiny/teacher --budget 3; says "--out RUN is needed"
 run 2 select --method uniform --model experiments/tiny/teacher --budget three --out "$work/x"; says "'three' is not an integer"
+run 2 align --model experiments/tiny/teacher --data nowhere --tokens 20m --out "$work/x"; says "--tokens: '20m' is not a number; did you mean 20M?"
 run 2 distill --model experiments/tiny/teacher --out "$work/x"; says "is needed"
 
 # --- manifests ---
