@@ -199,6 +199,11 @@ static void print_prompts(const struct ruler_glue *g, struct jw *w, bool json)
     if (!json && g->given)
         printf("prompt tokens: %" PRId64 " for predictions and NLLs, %" PRId64 " of them computed, %.1f %% shared\n",
                g->given, g->computed, shared);
+    if (g->beyond)
+        jw_ki64(w, "prompts_beyond_positions", g->beyond);
+    if (!json && g->beyond)
+        printf("%" PRId64 " prompts with their answers (up to %" PRId64 " tokens) go beyond the model's %" PRId64
+               " positions: it was not trained for them\n", g->beyond, g->longest, g->m->cfg.max_pos);
 }
 
 static void print_scores(const struct ruler_scores *s, const struct ruler_glue *g, bool json)

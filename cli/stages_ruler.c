@@ -278,12 +278,13 @@ static int write_rows(struct packer *p, const char *dir, uint64_t seed, struct s
 static int pack_sources(struct packer *p, const struct node *n, struct err *e)
 {
     char path[1024];
-    for (size_t i = 0; i < n->kind->n_params; i++)
-        for (size_t k = 0; !strcmp(n->kind->params[i].name, "ruler") && n->ref[i] && n->ref[i][k]; k++)
+    for (size_t i = 0; i < n->kind->n_params; i++) {
+        if (strcmp(n->kind->params[i].name, "ruler") != 0)
+            continue;
+        for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
             TRY(ruler_each_sample(node_out(path, n->ref[i][k], "."), NULL, take_sample, p, e));
-    if (node_has(n, "ruler") && p->n_samples == 0) { /* by flag: folders */
-        for (const char *s = node_str(n, "ruler"); *s; s += strcspn(s, ","), s += *s == ',') {
-            snprintf(path, sizeof path, "%.*s", (int)strcspn(s, ","), s);
+        for (const char *s = n->ref[i] || !n->path[i] ? "" : n->path[i]; *s; s += strcspn(s, ","), s += *s == ',') { /* folders: by flag, an input */
+            snprintf(path, sizeof path, "%.*s", (int)MIN(strcspn(s, ","), sizeof path - 1), s);
             TRY(ruler_each_sample(path, NULL, take_sample, p, e));
         }
     }

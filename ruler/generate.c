@@ -740,8 +740,9 @@ int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e
     if (!rc && !o->force)
         rc = leave_whole(j, e);
     rc = rc ? rc : make_all(j, e);
-    if (rc && fresh && !any_made(j)) { /* nothing was made: no trace of it */
-        remove(kept);
+    if (rc && !any_made(j)) { /* nothing was made: no trace of it (a folder with something in it stays) */
+        if (fresh)
+            remove(kept);
         remove(out_dir);
     }
     task_set_free(&j->set);

@@ -123,6 +123,10 @@ refused "'12' is not a layer (0..11)" "kind: select, method: custom, layers: \"f
 refused "excluded layer 12 is outside 0..11" "kind: select, method: random, model: teacher, budget: 3, exclude: [12]"
 refused "layer 1 is excluded twice" "kind: select, method: random, model: teacher, budget: 3, exclude: [1, 1]"
 run 2 reproduce "$work/plan.yaml" --runs "$work/plan-runs" --out "$work/plan-results"; says "layer 1 is excluded twice"
+run 0 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers "full:0 window:5" --tokens 0 --heldout 1 --print-manifest
+cp "$work/out.txt" "$work/printed.yaml"; has "$work/printed.yaml" 'layers: "full:0 window:5"'
+run 0 reproduce "$work/printed.yaml" --runs "$work/printed" --out "$work/printed-results"
+has "$(echo "$work"/printed/distill-*/out/result.json)" '"spec": "full:0 window:5"'
 run 2 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers 0,0 --tokens 0 --heldout 1 --out "$work/plan-runs"; says "stands there twice"
 run 2 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers 0,12 --tokens 0 --heldout 1 --out "$work/plan-runs"; says "not a layer"
 run 2 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers runs/nowhere --tokens 0 --heldout 1 --out "$work/plan-runs"; says "'runs/nowhere': neither a run that is there nor a list of layers"

@@ -181,6 +181,13 @@ run 0 select --list --json; prints '"name": "uniform"'
 run 0 data list; prints "tiny teacher"
 run 0 select --method uniform --budget 3 --model experiments/tiny/teacher --print-manifest
 prints "kind: select"; prints "budget: 3"
+cp "$work/out" "$work/printed.yaml" # a whole manifest: it makes the run that the flags make
+run 0 reproduce "$work/printed.yaml" --runs "$work/printed" --out "$work/printed-results" --quiet
+run 0 select --method uniform --budget 3 --model experiments/tiny/teacher --out "$work/printed/by-flags" --quiet
+checks=$((checks + 1))
+cmp -s "$work"/printed/select-*/key.txt "$work/printed/by-flags/key.txt" || { failed=$((failed + 1)); echo "--print-manifest: another run than by flags"; }
+mkdir "$work/a" "$work/b"
+run 2 data pack --model experiments/tiny/teacher --ruler "$work/a,$work/b" --print-manifest; says "an input of a manifest is one folder"
 
 # --- missing and damaged files: exit 3 ---
 run 3 model info "$work/none"; says "$work/none"
