@@ -19,7 +19,7 @@ static int lengths_of(const char *text, int64_t *out, size_t cap, size_t *n, str
         char item[32];
         snprintf(item, sizeof item, "%.*s", (int)MIN(strcspn(s, ","), sizeof item - 1), s);
         if (*n == cap || !parse_i64(item, &out[*n]) || out[*n] < 1)
-            return ERR(e, E_USAGE, "--length: '%s' is not a list of at most %zu lengths", text, cap);
+            return ERR(e, E_USAGE, "--length: '%s' is not a list of at most %zu lengths, such as 4096,8192", text, cap);
         ++*n;
     }
     return *n ? 0 : ERR(e, E_USAGE, "--length N is needed");

@@ -99,7 +99,7 @@ const struct stage_kind kind_ruler_gen = {.name = "ruler-gen", .about = "RULER s
 static const struct param_spec pack_params[] = {
     {.name = "model", .type = PT_REF, .help = "whose tokenizer"},
     {.name = "ruler", .type = PT_REFS, .def = "", .help = "ruler-gen runs: whole samples with their answers, never cut"},
-    {.name = "text", .type = PT_STRS, .def = "",
+    {.name = "text", .type = PT_STRS, .files = true, .def = "",
      .help = "text files or folders of them (.txt, .md, .jsonl, also .zst), concatenated and cut into rows"},
     {.name = "key", .type = PT_STR, .def = "text", .help = "JSONL: the key that holds the text"},
     {.name = "seq", .type = PT_INT, .unit = "tokens", .def = "1024", .lo = 2, .hi = 4194304, .help = "row length"},

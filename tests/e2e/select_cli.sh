@@ -123,6 +123,13 @@ refused "'12' is not a layer (0..11)" "kind: select, method: custom, layers: \"f
 refused "excluded layer 12 is outside 0..11" "kind: select, method: random, model: teacher, budget: 3, exclude: [12]"
 refused "layer 1 is excluded twice" "kind: select, method: random, model: teacher, budget: 3, exclude: [1, 1]"
 run 2 reproduce "$work/plan.yaml" --runs "$work/plan-runs" --out "$work/plan-results"; says "layer 1 is excluded twice"
+run 3 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers "$work/align" --tokens 0 --heldout 1 --out "$work/no-layers"; says "chooses no layers"
+run 3 align --model $teacher --data "$work" --tokens 1k --out "$work/no-shard"; says "is no token shard"
+head -c 40000 experiments/tiny/README.md README.md >"$work/own.txt" # text and folders by flag count by content
+run 0 data pack --model $teacher --text "$work/own.txt" --seq 64 --text-rows 4 --out "$work/own-pack"
+run 0 data pack --model $teacher --text "$work/own.txt" --seq 64 --text-rows 4 --out "$work/own-pack"; has "$work/out.txt" "up to date"
+echo "another end" >>"$work/own.txt"
+run 2 data pack --model $teacher --text "$work/own.txt" --seq 64 --text-rows 4 --out "$work/own-pack"; says "made with other parameters"
 run 0 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers "full:0 window:5" --tokens 0 --heldout 1 --print-manifest
 cp "$work/out.txt" "$work/printed.yaml"; has "$work/printed.yaml" 'layers: "full:0 window:5"'
 run 0 reproduce "$work/printed.yaml" --runs "$work/printed" --out "$work/printed-results"
