@@ -84,8 +84,8 @@ static int none_fits(const struct select_input *in, const struct offered *o, str
     if (!o->budgets.len)
         return ERR(e, E_USAGE, "there is no published set of '%s' for '%s'; there are sets of%.*s", in->of, model_name(in),
                    (int)o->selectors.len - 1, str_c(&o->selectors));
-    return ERR(e, E_USAGE, "no published set of '%s' for '%s' keeps %d of %d layers; there are sets of%.*s", in->of, model_name(in), in->budget,
-               in->layers, (int)o->budgets.len - 1, str_c(&o->budgets));
+    return ERR(e, E_USAGE, "no published set of '%s' for '%s' keeps %d of %d layers; there are sets of%.*s", in->of, model_name(in),
+               in->budget, in->layers, (int)o->budgets.len - 1, str_c(&o->budgets));
 }
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)

@@ -65,8 +65,8 @@ int selector_check(const struct selector *s, const struct select_input *in, stru
     if (s->needs_data && !in->data)
         return ERR(e, E_USAGE, "select: method '%s' needs --data with rows to score", s->name);
     if (s->needs_data && !s->trains && (in->row_hi <= in->row_lo || in->row_hi > in->data->rows))
-        return ERR(e, E_USAGE, "select: method '%s' scores %" PRId64 " rows from row %" PRId64 " on (--rows, --row-lo), the shard has %" PRId64
-                   " rows", s->name, in->row_hi - in->row_lo, in->row_lo, in->data->rows);
+        return ERR(e, E_USAGE, "select: method '%s' scores %" PRId64 " rows from row %" PRId64 " on (--rows, --row-lo), the shard has %"
+                   PRId64 " rows", s->name, in->row_hi - in->row_lo, in->row_lo, in->data->rows);
     return 0;
 }
 

@@ -435,8 +435,8 @@ static int lmeval_compare(int argc, char **argv, struct err *e)
     struct common c = COMMON_INIT;
     const struct opt opts[] = {COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab lmeval compare A B",
-                                  .about = "Paired comparison of two result folders: B - A, 95 % normal interval of the paired difference, cut at +-1, exact "
-                                           "McNemar p. Folders with other prompts are refused.",
+                                  .about = "Paired comparison of two result folders: B - A, 95 % normal interval of the paired difference, cut at "
+                                           "+-1, exact McNemar p. Folders with other prompts are refused.",
                                   .examples = "  dashlab lmeval compare evals/teacher evals/hybrid",
                                   .opts = opts,
                                   .n_opts = ARRAY_LEN(opts),

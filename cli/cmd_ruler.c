@@ -243,7 +243,8 @@ static void print_scores(const struct ruler_scores *s, const struct ruler_glue *
     if (finite_f64(s->nll))
         jw_kf64(&w, "answer_nll", s->nll);
     if (!json)
-        printf("%-18s %6s %7.2f %6.2f %6s %11s   95 %% Wilson interval [%.2f, %.2f], %zu tasks, flavour %s\n", "mean", "", s->mean, s->se, "",
+        printf("%-18s %6s %7.2f %6.2f %6s %11s   95 %% Wilson interval [%.2f, %.2f], %zu tasks, flavour %s\n", "mean", "", s->mean,
+               s->se, "",
                nll_text(s->nll, num), s->lo, s->hi, s->n, s->flavour);
     if (g)
         print_prompts(g, &w, json);
@@ -339,8 +340,8 @@ static int ruler_compare_cmd(int argc, char **argv, struct err *e)
     struct common c = COMMON_INIT;
     const struct opt opts[] = {COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab ruler compare A B",
-                                  .about = "Paired comparison of two predictions folders: B - A in points, 95 % normal interval cut at +-100, sign-flip p. "
-                                  "Folders with other prompts are refused.", .examples = "  dashlab ruler compare preds/uniform preds/dash",
+                                  .about = "Paired comparison of two predictions folders: B - A in points, 95 % normal interval cut at +-100, "
+                                  "sign-flip p. Folders with other prompts are refused.", .examples = "  dashlab ruler compare preds/uniform preds/dash",
                                   .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 2, .max_pos = 2};
     const char *pos[2];
     size_t n, nt = 0;

@@ -242,8 +242,8 @@ int cmd_status(int argc, char **argv, struct err *e)
         .about =
             "Run directories, their state and size: complete, running, partial (the command that made it goes on with it), other (made by "
             "another version of this program). --prune "
-            "lists and removes those that no manifest of the folder experiments/ needs at any scale; give your own manifests by --keep. Runs that were given a name with "
-            "--out are no manifest's: they stay unless --named is given.",
+            "lists and removes those that no manifest of the folder experiments/ needs at any scale; give your own manifests by --keep. "
+            "Runs that were given a name with --out are no manifest's: they stay unless --named is given.",
         .examples = "  dashlab status runs\n  dashlab status runs --prune --dry-run --keep my/study.yaml",
         .opts = opts,
         .n_opts = ARRAY_LEN(opts),

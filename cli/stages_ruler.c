@@ -283,7 +283,8 @@ static int pack_sources(struct packer *p, const struct node *n, struct err *e)
             continue;
         for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
             TRY(ruler_each_sample(node_out(path, n->ref[i][k], "."), NULL, take_sample, p, e));
-        for (const char *s = n->ref[i] || !n->path[i] ? "" : n->path[i]; *s; s += strcspn(s, ","), s += *s == ',') { /* folders: by flag, an input */
+        const char *folders = n->ref[i] || !n->path[i] ? "" : n->path[i]; /* by flag, or an input */
+        for (const char *s = folders; *s; s += strcspn(s, ","), s += *s == ',') {
             snprintf(path, sizeof path, "%.*s", (int)MIN(strcspn(s, ","), sizeof path - 1), s);
             TRY(ruler_each_sample(path, NULL, take_sample, p, e));
         }

@@ -532,7 +532,7 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
         }
         if (ps->type == PT_PATH)
             return ERR(e, E_INPUT, "'%s' (for '%s') does not exist", path, ps->name);
-        str_printf(text, "%s text %s\n", ps->name, path); /* by flag: a spec or folders in place of a run; the stage itself says what it cannot read */
+        str_printf(text, "%s text %s\n", ps->name, path); /* by flag: a spec or folders in place of a run; the stage says what it cannot read */
         return key_files(p, ps->name, path, text, e);
     }
     TRY(cached_hash(p, path, hex, e));

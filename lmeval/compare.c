@@ -162,7 +162,8 @@ int lme_compare(const char *a, const char *b, struct lme_diff *out, size_t cap, 
     *n = 0;
     for (int k = 0; k < 2; k++)
         if (!dir_exists(k ? b : a))
-            return ERR(e, E_INPUT, "folder '%s' does not exist; 'dashlab lmeval run --model M --tasks T --out %s' makes it", k ? b : a, k ? b : a);
+            return ERR(e, E_INPUT, "folder '%s' does not exist; 'dashlab lmeval run --model M --tasks T --out %s' makes it", k ? b : a,
+                       k ? b : a);
     for (int i = 0; i < LME_N_TASKS; i++) {
         const char *task = lme_task_at(i)->name;
         char pa[1200], pb[1200];
@@ -173,7 +174,8 @@ int lme_compare(const char *a, const char *b, struct lme_diff *out, size_t cap, 
             TRY(compare_task(task, pa, pb, &all, out, cap, n, e));
     }
     if (!*n)
-        return ERR(e, E_INPUT, "'%s' and '%s' hold no samples_TASK.jsonl to compare (lmeval run writes them, unless --no-log-samples)", a, b);
+        return ERR(e, E_INPUT, "'%s' and '%s' hold no samples_TASK.jsonl to compare (lmeval run writes them, unless --no-log-samples)", a,
+                   b);
     if (*n < cap)
         out[(*n)++] = diff_of(&all, "all documents", "acc");
     return 0;

@@ -155,7 +155,7 @@ void ruler_scores_free(struct ruler_scores *s);
 struct ruler_diff {
     char name[32];
     int64_t n;
-    double diff, lo, hi, p; /* b - a in percent, 95 % normal interval cut at -100 and 100, two-sided sign-flip p (20000 flips, fixed seed) */
+    double diff, lo, hi, p; /* b - a in percent; 95 % normal interval, cut at -100 and 100; two-sided sign-flip p (20000 flips, fixed seed) */
 };
 /*
  * Paired comparison, sample by sample. per_task has room for RULER_MAX_TASKS; *n is set. overall->diff is the mean over tasks of the tasks'

@@ -246,7 +246,7 @@ static void comparison(void)
     CHECK(all.diff == 0 && all.p == 1);
 }
 
-/* Intervals end where scores do: 18 of 18 right; 1 of 6 in every task, where mean +- 1.96 se would begin at -2 and the difference at -116. */
+/* Intervals end where scores do: 18 of 18 right; 1 of 6 in every task, where mean +- 1.96 se would begin at -2, the difference at -116. */
 static void intervals(void)
 {
     char c[1024];
