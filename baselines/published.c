@@ -69,19 +69,29 @@ static const char *model_name(const struct select_input *in)
     return in->teacher ? path_base(in->teacher->path) : "";
 }
 
-static int none_fits(const struct select_input *in, const struct str *models, const struct str *known, struct err *e)
+/* What there is, for the message of what there is not. */
+struct offered {
+    struct str models, selectors, budgets; /* all; of the model with this many layers; of the selector asked for */
+    bool as_deep;                          /* a model has as many layers */
+};
+
+static int none_fits(const struct select_input *in, const struct offered *o, struct err *e)
 {
-    if (!known->len)
-        return ERR(e, E_USAGE,
-                   "there is no published set for '%s' with %d layers; models with as many layers:%s give --published-model to use one of "
-                   "theirs", model_name(in), in->layers, models->len ? str_c(models) : " none,");
-    return ERR(e, E_USAGE, "no published set of '%s' for '%s' with %d of %d layers; selectors published for it:%.*s", in->of,
-               model_name(in), in->budget, in->layers, (int)known->len - 1, str_c(known));
+    if (!o->selectors.len)
+        return ERR(e, E_USAGE, "there is no published set for '%s' with %d layers; there are sets for%.*s%s", model_name(in), in->layers,
+                   (int)o->models.len - 1, str_c(&o->models),
+                   o->as_deep ? "; --published-model NAME takes those of a model with as many layers" : "");
+    if (!o->budgets.len)
+        return ERR(e, E_USAGE, "there is no published set of '%s' for '%s'; there are sets of%.*s", in->of, model_name(in),
+                   (int)o->selectors.len - 1, str_c(&o->selectors));
+    return ERR(e, E_USAGE, "no published set of '%s' for '%s' keeps %d of %d layers; there are sets of%.*s", in->of, model_name(in),
+               in->budget, in->layers, (int)o->budgets.len - 1, str_c(&o->budgets));
 }
 
 static int pick(const struct select_input *in, struct selection *out, struct err *e)
 {
-    struct str text = STR_INIT, known = STR_INIT, models = STR_INIT;
+    struct str text = STR_INIT;
+    struct offered there = {STR_INIT, STR_INIT, STR_INIT, false};
     if (!in->of || !*in->of)
         return ERR(e, E_USAGE, "method 'published' needs --of NAME (whose set)");
     TRY(file_read(in->sets_path, 1 << 20, &text, e));
@@ -93,25 +103,32 @@ static int pick(const struct select_input *in, struct selection *out, struct err
         if (nl)
             *nl = 0;
         split(line, col);
-        int k = atoi(col[4]);
-        if (atoi(col[1]) != in->layers)
+        int k = atoi(col[4]), layers = atoi(col[1]);
+        char model[120];
+        if (layers <= 0) /* the head, and what stands behind the last line */
             continue;
-        add_word(&models, col[0]);
+        snprintf(model, sizeof model, "%.90s (%d layers)", col[0], layers);
+        add_word(&there.models, model);
+        if (layers != in->layers)
+            continue;
+        there.as_deep = true;
         if (strcmp(model_name(in), col[0]))
             continue;
-        add_word(&known, col[3]);
+        add_word(&there.selectors, col[3]);
         if (!same_selector(in->of, col[3]))
             continue;
+        add_word(&there.budgets, col[4]);
         bool exact = k == in->budget, prefix = k > in->budget && !strcmp(col[5], "importance");
         if ((exact || prefix) && (!best_k || (exact && best_k != in->budget) || (best_k != in->budget && k < best_k))) {
             best_k = k;
             memcpy(best, col, sizeof best);
         }
     }
-    int rc = best_k ? take(best, in, out, e) : none_fits(in, &models, &known, e);
-    str_free(&models);
+    int rc = best_k ? take(best, in, out, e) : none_fits(in, &there, e);
+    str_free(&there.models);
+    str_free(&there.selectors);
+    str_free(&there.budgets);
     str_free(&text);
-    str_free(&known);
     return rc;
 }
 

@@ -62,8 +62,11 @@ int selector_check(const struct selector *s, const struct select_input *in, stru
         return ERR(e, E_INPUT, "select: method '%s' needs a tokenizer, '%s' has none", s->name, in->teacher->path);
     if (s->needs_linear && !in->lin)
         return ERR(e, E_USAGE, "select: method '%s' needs --linear (a Stage-1 run)", s->name);
-    if (s->needs_data && (!in->data || (!s->trains && (in->row_hi <= in->row_lo || in->row_hi > in->data->rows))))
+    if (s->needs_data && !in->data)
         return ERR(e, E_USAGE, "select: method '%s' needs --data with rows to score", s->name);
+    if (s->needs_data && !s->trains && (in->row_hi <= in->row_lo || in->row_hi > in->data->rows))
+        return ERR(e, E_USAGE, "select: method '%s' scores %" PRId64 " rows from row %" PRId64 " on (--rows, --row-lo), the shard has %"
+                   PRId64 " rows", s->name, in->row_hi - in->row_lo, in->row_lo, in->data->rows);
     return 0;
 }
 

@@ -314,31 +314,33 @@ struct run_args {
     bool log_samples, harness_names, force, allow_missing, print_manifest;
 };
 
-/* The stage that says the same; what a stage cannot say is an error. */
-static int print_manifest(const struct run_args *a, bool bf16, struct err *e)
+/* The manifest that says the same; what a stage cannot say is an error. */
+static int print_manifest(const struct run_args *a, const struct common *c, bool bf16, struct err *e)
 {
     const struct prompt_args *p = &a->p;
+    struct flag_value v[8];
+    size_t n = 0;
     int64_t limit = 0;
+    char mp[1024], limit_text[32], length[32];
     if (p->samples || p->system || p->template || p->tokenizer || !p->multiturn || p->seed != 1234 || bf16 || a->allow_missing ||
         (p->limit && !parse_i64(p->limit, &limit)))
         return ERR(e, E_USAGE,
                    "--print-manifest: a stage of kind lmeval takes tasks, data, shots, limit (a number of documents), metrics, the model's "
                    "chat template and max_length alone");
-    printf("- {id: lmeval, kind: lmeval, model: \"%s\", tasks: [%s]", a->model, p->tasks);
+    snprintf(limit_text, sizeof limit_text, "%" PRId64, limit);
+    snprintf(length, sizeof length, "%" PRId64, p->max_length);
+    v[n++] = (struct flag_value){"model", model_path(a->model, mp)};
+    v[n++] = (struct flag_value){"tasks", p->tasks};
+    v[n++] = (struct flag_value){"limit", limit_text};
+    v[n++] = (struct flag_value){"max_length", length};
+    v[n++] = (struct flag_value){"chat", p->chat ? "true" : "false"};
     if (p->data)
-        printf(", data: \"%s\"", p->data);
+        v[n++] = (struct flag_value){"data", p->data};
     if (p->shots)
-        printf(", shots: \"%s\"", p->shots);
-    if (limit)
-        printf(", limit: %" PRId64, limit);
+        v[n++] = (struct flag_value){"shots", p->shots};
     if (a->metrics)
-        printf(", metrics: [%s]", a->metrics);
-    if (p->chat)
-        printf(", chat: true");
-    if (p->max_length)
-        printf(", max_length: %" PRId64, p->max_length);
-    printf("}\n");
-    return 0;
+        v[n++] = (struct flag_value){"metrics", a->metrics};
+    return stage_manifest("lmeval", v, n, c, e);
 }
 
 static int run_model(const struct run_args *a, const struct common *c, struct lme_run_opts *o, struct err *e)
@@ -386,7 +388,7 @@ static int lmeval_run(int argc, char **argv, struct err *e)
         O_FLAG("log-samples", &a.log_samples, "write samples_TASK.jsonl (lmeval compare needs them)", "Run"),
         O_FLAG("harness-names", &a.harness_names, "the harness' folder and dated file names", "Run"),
         O_FLAG("allow-missing", &a.allow_missing, "go on without tasks that have no documents; their groups are then not reported", "Run"),
-        O_FLAG("print-manifest", &a.print_manifest, "print the stage of a manifest that says the same, and stop", "Run"),
+        O_FLAG("print-manifest", &a.print_manifest, "print the manifest that says the same (for 'dashlab reproduce'), and stop", "Run"),
         O_FLAG("force", &a.force, "replace results made with other parameters", "Run"),
         O_STR("out", &a.out, "DIR", "results.json, samples_TASK.jsonl, loglikelihoods.jsonl", "Run"),
         COMMON_OPTS(&c)};
@@ -406,7 +408,7 @@ static int lmeval_run(int argc, char **argv, struct err *e)
     if (done)
         return 0;
     if (a.print_manifest && a.model && a.p.tasks)
-        return print_manifest(&a, !strcmp(a.parity, "bf16"), e);
+        return print_manifest(&a, &c, !strcmp(a.parity, "bf16"), e);
     if (!a.model || !a.p.tasks || !a.out)
         return ERR(e, E_USAGE, "--%s is needed", !a.model ? "model PATH" : !a.p.tasks ? "tasks T" : "out DIR");
     TRY(lmeval_data(a.p.data, dir, &o.bundled, e));
@@ -433,8 +435,8 @@ static int lmeval_compare(int argc, char **argv, struct err *e)
     struct common c = COMMON_INIT;
     const struct opt opts[] = {COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab lmeval compare A B",
-                                  .about = "Paired comparison of two result folders: B - A, 95 % interval of the paired difference, exact "
-                                           "McNemar p. Folders with other prompts are refused.",
+                                  .about = "Paired comparison of two result folders: B - A, 95 % normal interval of the paired difference, cut at "
+                                           "+-1, exact McNemar p. Folders with other prompts are refused.",
                                   .examples = "  dashlab lmeval compare evals/teacher evals/hybrid",
                                   .opts = opts,
                                   .n_opts = ARRAY_LEN(opts),

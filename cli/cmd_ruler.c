@@ -19,7 +19,7 @@ static int lengths_of(const char *text, int64_t *out, size_t cap, size_t *n, str
         char item[32];
         snprintf(item, sizeof item, "%.*s", (int)MIN(strcspn(s, ","), sizeof item - 1), s);
         if (*n == cap || !parse_i64(item, &out[*n]) || out[*n] < 1)
-            return ERR(e, E_USAGE, "--length: '%s' is not a list of at most %zu lengths", text, cap);
+            return ERR(e, E_USAGE, "--length: '%s' is not a list of at most %zu lengths, such as 4096,8192", text, cap);
         ++*n;
     }
     return *n ? 0 : ERR(e, E_USAGE, "--length N is needed");
@@ -199,11 +199,15 @@ static void print_prompts(const struct ruler_glue *g, struct jw *w, bool json)
     if (!json && g->given)
         printf("prompt tokens: %" PRId64 " for predictions and NLLs, %" PRId64 " of them computed, %.1f %% shared\n",
                g->given, g->computed, shared);
+    if (g->beyond)
+        jw_ki64(w, "prompts_beyond_positions", g->beyond);
+    if (!json && g->beyond)
+        printf("%" PRId64 " prompts with their answers (up to %" PRId64 " tokens) go beyond the model's %" PRId64
+               " positions: it was not trained for them\n", g->beyond, g->longest, g->m->cfg.max_pos);
 }
 
 static void print_scores(const struct ruler_scores *s, const struct ruler_glue *g, bool json)
 {
-    const double z = 1.959963984540054;
     struct str out = STR_INIT;
     struct jw w;
     char num[32];
@@ -233,14 +237,15 @@ static void print_scores(const struct ruler_scores *s, const struct ruler_glue *
     jw_kf64(&w, "se", s->se);
     jw_key(&w, "ci95"); /* of the mean over these tasks: samples are drawn, tasks are not */
     jw_arr(&w);
-    jw_f64(&w, s->mean - z * s->se);
-    jw_f64(&w, s->mean + z * s->se);
+    jw_f64(&w, s->lo);
+    jw_f64(&w, s->hi);
     jw_end_arr(&w);
     if (finite_f64(s->nll))
         jw_kf64(&w, "answer_nll", s->nll);
     if (!json)
-        printf("%-18s %6s %7.2f %6.2f %6s %11s   95 %% interval [%.2f, %.2f], %zu tasks, flavour %s\n", "mean", "", s->mean, s->se, "",
-               nll_text(s->nll, num), s->mean - z * s->se, s->mean + z * s->se, s->n, s->flavour);
+        printf("%-18s %6s %7.2f %6.2f %6s %11s   95 %% Wilson interval [%.2f, %.2f], %zu tasks, flavour %s\n", "mean", "", s->mean,
+               s->se, "",
+               nll_text(s->nll, num), s->lo, s->hi, s->n, s->flavour);
     if (g)
         print_prompts(g, &w, json);
     jw_end_obj(&w);
@@ -335,8 +340,8 @@ static int ruler_compare_cmd(int argc, char **argv, struct err *e)
     struct common c = COMMON_INIT;
     const struct opt opts[] = {COMMON_OPTS(&c)};
     const struct cmd_spec spec = {.synopsis = "dashlab ruler compare A B",
-                                  .about = "Paired comparison of two predictions folders: B - A in points, 95 % interval, sign-flip p. "
-                                  "Folders with other prompts are refused.", .examples = "  dashlab ruler compare preds/uniform preds/dash",
+                                  .about = "Paired comparison of two predictions folders: B - A in points, 95 % normal interval cut at +-100, "
+                                  "sign-flip p. Folders with other prompts are refused.", .examples = "  dashlab ruler compare preds/uniform preds/dash",
                                   .opts = opts, .n_opts = ARRAY_LEN(opts), .min_pos = 2, .max_pos = 2};
     const char *pos[2];
     size_t n, nt = 0;

@@ -13,6 +13,19 @@ struct run_row {
     double seconds, bytes;
 };
 
+/* Whether a folder is called as plans call theirs: KIND-KEY12. Any other name was given by a user with --out. */
+static bool named_by_key(const char *name, const char *key_text)
+{
+    const char *kind = strstr(key_text, "\nkind ");
+    char key[65], want[128];
+    if (!kind)
+        return false;
+    kind += strlen("\nkind ");
+    run_key(key_text, key);
+    snprintf(want, sizeof want, "%.*s-%.12s", (int)MIN(strcspn(kind, "\n"), (size_t)100), kind, key);
+    return !strcmp(name, want);
+}
+
 /* complete, running (its process lives), partial, other (made by another version of this program); "" for what is no run. */
 static struct run_row run_row(const char *runs, const char *name)
 {
@@ -145,22 +158,39 @@ static int mark_all(const struct common *c, const struct opt_list *keep, const c
 
 struct listing {
     const char *runs;
-    bool prune, dry, json;
+    bool prune, named, dry, json;
     size_t removed;
     double freed;
     struct jw w;
 };
 
-/* What no manifest needs goes; what is being made, or was made by another version, never does. */
-static int one_run(struct listing *l, const char *name, const char *need, struct err *e)
+static bool may_go(const struct run_row *r)
+{
+    return !strcmp(r->state, "complete") || !strcmp(r->state, "partial");
+}
+
+static const char *fate(const struct listing *l, const struct run_row *r, bool by_key, bool goes)
+{
+    if (!l->prune)
+        return "";
+    if (goes)
+        return l->dry ? "  no manifest needs it: would be removed" : "  no manifest needs it: removed";
+    if (*r->need)
+        return "  ";
+    return by_key || l->named || !may_go(r) ? "  kept" : "  kept: its name was given with --out (--named: remove these, too)";
+}
+
+/* What no manifest needs goes; what is being made, or was made by another version, never does, and what a user named only when asked. */
+static int one_run(struct listing *l, const char *name, const struct run_entry *at, const char *need, struct err *e)
 {
     struct run_row r = run_row(l->runs, name);
+    bool by_key = at && named_by_key(name, at->lines);
     char dir[1024];
     if (!*r.state)
         return 0;
     r.need = need ? need : "";
     r.bytes = tree_bytes(path_join(dir, l->runs, name));
-    bool goes = l->prune && !need && (!strcmp(r.state, "complete") || !strcmp(r.state, "partial"));
+    bool goes = l->prune && !need && (by_key || l->named) && may_go(&r);
     if (goes && !l->dry)
         TRY(remove_run(l->runs, name, e));
     if (goes) {
@@ -174,15 +204,12 @@ static int one_run(struct listing *l, const char *name, const char *need, struct
     jw_kf64(&l->w, "bytes", r.bytes);
     if (l->prune) {
         jw_kstr(&l->w, "needed_by", r.need);
+        jw_kbool(&l->w, "named_by_out", !by_key);
         jw_kbool(&l->w, "removed", goes && !l->dry);
     }
     jw_end_obj(&l->w);
     if (!l->json)
-        printf("%-40s %-9s %8.1f s %9.2f MiB%s%s\n", r.name, r.state, r.seconds, r.bytes / (1 << 20), l->prune ? "  " : "",
-               !l->prune ? ""
-               : goes    ? (l->dry ? "no manifest needs it: would be removed" : "no manifest needs it: removed")
-               : *r.need ? r.need
-                         : "kept");
+        printf("%-40s %-9s %8.1f s %9.2f MiB%s%s\n", r.name, r.state, r.seconds, r.bytes / (1 << 20), fate(l, &r, by_key, goes), r.need);
     return 0;
 }
 
@@ -197,7 +224,12 @@ int cmd_status(int argc, char **argv, struct err *e)
          .type = OPT_LIST,
          .dst = &keep,
          .arg = "MANIFEST",
-         .help = "with --prune: also what this manifest needs (may be repeated)",
+         .help = "with --prune: also what this manifest needs",
+         .group = "Runs"},
+        {.name = "named",
+         .type = OPT_BOOL,
+         .dst = &l.named,
+         .help = "with --prune: also runs whose folder a user named with --out",
          .group = "Runs"},
         {.name = "dry-run",
          .type = OPT_BOOL,
@@ -206,11 +238,12 @@ int cmd_status(int argc, char **argv, struct err *e)
          .group = "Runs"},
         COMMON_OPTS(&c)};
     const struct cmd_spec spec = {
-        .synopsis = "dashlab status [RUNS] [--prune [--keep MANIFEST]... [--dry-run]]",
+        .synopsis = "dashlab status [RUNS] [--prune [--keep MANIFEST]... [--named] [--dry-run]]",
         .about =
             "Run directories, their state and size: complete, running, partial (the command that made it goes on with it), other (made by "
             "another version of this program). --prune "
-            "lists and removes those that no manifest of the folder experiments/ needs at any scale; give your own manifests by --keep.",
+            "lists and removes those that no manifest of the folder experiments/ needs at any scale; give your own manifests by --keep. "
+            "Runs that were given a name with --out are no manifest's: they stay unless --named is given.",
         .examples = "  dashlab status runs\n  dashlab status runs --prune --dry-run --keep my/study.yaml",
         .opts = opts,
         .n_opts = ARRAY_LEN(opts),
@@ -225,8 +258,8 @@ int cmd_status(int argc, char **argv, struct err *e)
     TRY(cli_parse(&spec, &c, argc, argv, pos, &n, &done, e));
     if (done)
         return 0;
-    if (!l.prune && (l.dry || keep.n))
-        return ERR(e, E_USAGE, "--dry-run and --keep belong to --prune");
+    if (!l.prune && (l.dry || l.named || keep.n))
+        return ERR(e, E_USAGE, "--dry-run, --named and --keep belong to --prune");
     l.runs = n ? pos[0] : "runs";
     l.json = c.json;
     TRY(dir_list(l.runs, &names, e));
@@ -242,7 +275,8 @@ int cmd_status(int argc, char **argv, struct err *e)
     for (size_t i = 0, at = 0; rc == 0 && i < names.n; i++) { /* both are sorted by name */
         while (at < ix.n && strcmp(ix.v[at].name, names.v[i]) < 0)
             at++;
-        rc = one_run(&l, names.v[i], at < ix.n && !strcmp(ix.v[at].name, names.v[i]) ? need[at] : NULL, e);
+        bool there = at < ix.n && !strcmp(ix.v[at].name, names.v[i]);
+        rc = one_run(&l, names.v[i], there ? &ix.v[at] : NULL, there ? need[at] : NULL, e);
     }
     jw_end_arr(&l.w);
     if (rc == 0 && c.json)

@@ -127,7 +127,7 @@ int ids_from(const struct tok *t, const char *text, const char *file, const char
 {
     int given = (text != NULL) + (file != NULL) + (ids != NULL);
     if (given != 1)
-        return ERR(e, E_USAGE, "give one of a text, a file and ids (%d given)", given);
+        return ERR(e, E_USAGE, "give one of a text (--text or --prompt), --file and --ids (%d given)", given);
     if (ids)
         return ids_read(ids, out, e);
     if (!t)

@@ -74,6 +74,8 @@ static int generate_with(struct ruler_glue *g, struct gen_opts *o, int32_t n, co
     int32_t most = 0;
     for (int32_t i = 0; i < n; i++) {
         most = MAX(most, max_new[i]);
+        g->longest = MAX(g->longest, (int64_t)len[i] + max_new[i]);
+        g->beyond += len[i] + max_new[i] > g->m->cfg.max_pos;
         g->given += len[i];
         out[i] = malloc((size_t)MAX(max_new[i], 1) * sizeof **out);
         if (!out[i])

@@ -11,6 +11,7 @@ struct ruler_glue {
     const struct tok *tok;
     int32_t batch;
     int64_t given, computed; /* tokens of prompts that predictions and NLLs needed, and that the model computed */
+    int64_t beyond, longest; /* prompts with their answers that do not fit the model's positions; tokens of the longest */
 };
 /* Counter over a tokenizer, which must live as long: without the ids it puts around a text, but for lm-eval, which counts them. */
 struct ruler_tokens {

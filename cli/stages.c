@@ -142,7 +142,7 @@ static void flags_of(struct stage_flags *f, const struct stage_kind *k, struct c
     f->opts[f->n++] = (struct opt){.name = "out", .type = OPT_STR, .dst = &f->out, .arg = "RUN",
                                    .help = "run directory to make or go on with", .group = "Run"};
     f->opts[f->n++] = (struct opt){.name = "print-manifest", .type = OPT_BOOL, .dst = &f->print_manifest,
-                                   .help = "print the YAML stage that says the same, and stop", .group = "Run"};
+                                   .help = "print the manifest that says the same (for 'dashlab reproduce'), and stop", .group = "Run"};
     f->opts[f->n++] = (struct opt){.name = "dry-run", .type = OPT_BOOL, .dst = &f->dry_run, .help = "print what would run, write nothing",
                                    .group = "Run"};
     f->opts[f->n++] = (struct opt){.name = "memory-limit", .type = OPT_STR, .dst = &f->limit, .arg = "SIZE",
@@ -157,6 +157,91 @@ static void flags_of(struct stage_flags *f, const struct stage_kind *k, struct c
         if (!taken)
             f->opts[f->n++] = common[i];
     }
+}
+
+/* A YAML scalar: quoted where it could be read as something else. */
+static void put_scalar(struct str *out, const char *v)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
+    if (*v && *v != '-' && v[strspn(v, plain)] == 0 && strcmp(v, "null") != 0) {
+        str_puts(out, v);
+        return;
+    }
+    str_putc(out, '"');
+    for (; *v; v++)
+        str_printf(out, "%s%c", *v == '"' || *v == '\\' ? "\\" : "", *v);
+    str_putc(out, '"');
+}
+
+static bool is_ref(const struct param_spec *p)
+{
+    return p->type == PT_REF || p->type == PT_REFS;
+}
+
+static bool is_there(const char *path)
+{
+    return file_exists(path) || dir_exists(path);
+}
+
+/* Layers by flag may be a list ("0,5,11"): a manifest has a selection for them. */
+static bool is_layer_list(const struct param_spec *p, const char *value)
+{
+    return is_ref(p) && !strcmp(p->name, "layers") && !is_there(value);
+}
+
+static int put_manifest(const struct node *n, struct str *out, struct err *e)
+{
+    const struct stage_kind *k = n->kind;
+    const char *layers = NULL, *model = NULL;
+    str_printf(out, "dash: 1\nname: %s\ninputs:\n", k->name);
+    for (size_t i = 0; i < k->n_params; i++) {
+        const char *v = n->value[i];
+        if (!is_ref(&k->params[i]) || !v || !*v)
+            continue;
+        if (is_layer_list(&k->params[i], v)) {
+            layers = v;
+            continue;
+        }
+        if (!is_there(v) && strchr(v, ','))
+            return ERR(e, E_USAGE, "--print-manifest: an input of a manifest is one folder, --%s '%s' are several", k->params[i].name, v);
+        model = !strcmp(k->params[i].name, "model") ? v : model;
+        str_printf(out, "  %s: ", k->params[i].name);
+        put_scalar(out, v);
+        str_putc(out, '\n');
+    }
+    str_puts(out, "stages:\n");
+    if (layers && model) {
+        str_puts(out, "  - id: layers\n    kind: select\n    method: custom\n    model: model\n    layers: ");
+        put_scalar(out, layers);
+        str_putc(out, '\n');
+    }
+    str_printf(out, "  - id: %s\n    kind: %s\n", k->name, k->name);
+    for (size_t i = 0; i < k->n_params; i++) {
+        const char *v = n->value[i], *def = k->params[i].def;
+        if (!v || (is_ref(&k->params[i]) ? !*v : def && !strcmp(def, v)))
+            continue;
+        str_printf(out, "    %s: ", k->params[i].name);
+        put_scalar(out, is_ref(&k->params[i]) ? k->params[i].name : v);
+        str_putc(out, '\n');
+    }
+    return str_ok(out, "a manifest", e);
+}
+
+int stage_manifest(const char *kind, const struct flag_value *v, size_t n, const struct common *c, struct err *e)
+{
+    struct env env = {.common = c};
+    struct registry reg;
+    struct plan p = {0};
+    struct str s = STR_INIT;
+    registry_init(&reg, &env);
+    int rc = plan_single(&p, &reg, kind, v, n, "", e);
+    rc = rc ? rc : put_manifest(p.nodes[0], &s, e);
+    if (rc == 0)
+        fputs(str_c(&s), stdout);
+    str_free(&s);
+    plan_free(&p);
+    env_close(&env);
+    return rc;
 }
 
 static int run_single(struct plan *p, const struct stage_flags *f, bool json, struct err *e)
@@ -229,15 +314,17 @@ int cli_stage(const struct stage_kind *k, const char *command, const char *about
         rc = ERR(e, E_USAGE, "--memory-limit '%s' is no size (95.6GiB, 512MiB, 40G, bytes)", f.limit);
     if (rc == 0 && !f.out && !f.print_manifest)
         rc = ERR(e, E_USAGE, "--out RUN is needed");
+    if (rc == 0 && f.print_manifest) {
+        rc = stage_manifest(k->name, v, n, &c, e);
+        arena_free(&a);
+        return rc;
+    }
     if (rc == 0 && f.dry_run)
         rc = cost_rate(&env, e);
     if (rc == 0)
-        rc = plan_single(&p, &reg, k->name, v, n, f.out ? f.out : "", e);
+        rc = plan_single(&p, &reg, k->name, v, n, f.out, e);
     struct str s = STR_INIT;
-    if (rc == 0 && f.print_manifest) {
-        node_yaml(p.nodes[0], &s);
-        fputs(str_c(&s), stdout);
-    } else if (rc == 0 && f.dry_run) {
+    if (rc == 0 && f.dry_run) {
         plan_print(&p, false, &s);
         fputs(str_c(&s), stdout);
         rc = cost_fits(&env, p.nodes[0], &p.nodes[0]->cost, e);

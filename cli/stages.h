@@ -62,6 +62,8 @@ int result_save(struct result *r, const struct run *run, struct err *e);
 
 /* Its command, one of `data`. */
 int data_passkey(int argc, char **argv, struct err *e);
+/* Prints the manifest of one stage, its references as inputs: `dashlab reproduce` makes the run that these values make by flags. */
+int stage_manifest(const char *kind, const struct flag_value *v, size_t n, const struct common *c, struct err *e);
 /* Runs one kind from flags: options made from its schema, --out RUN, --print-manifest, --dry-run, --force. */
 int cli_stage(const struct stage_kind *k, const char *command, const char *about, const char *examples, int argc, char **argv,
               struct err *e);

@@ -16,7 +16,7 @@
 
 static const struct param_spec passkey_params[] = {
     {.name = "model", .type = PT_REF, .help = "whose tokenizer and chat template"},
-    {.name = "text", .type = PT_STRS,
+    {.name = "text", .type = PT_STRS, .files = true,
      .help = "text files or folders of them (.txt, .md, .jsonl, also .zst) that the passkeys are hidden in"},
     {.name = "key", .type = PT_STR, .def = "text", .help = "JSONL: the key that holds the text"},
     {.name = "lengths", .type = PT_INTS, .unit = "tokens", .def = "1024,2048,4096,8192,16384", .lo = 64, .hi = 1e7,

@@ -99,7 +99,7 @@ const struct stage_kind kind_ruler_gen = {.name = "ruler-gen", .about = "RULER s
 static const struct param_spec pack_params[] = {
     {.name = "model", .type = PT_REF, .help = "whose tokenizer"},
     {.name = "ruler", .type = PT_REFS, .def = "", .help = "ruler-gen runs: whole samples with their answers, never cut"},
-    {.name = "text", .type = PT_STRS, .def = "",
+    {.name = "text", .type = PT_STRS, .files = true, .def = "",
      .help = "text files or folders of them (.txt, .md, .jsonl, also .zst), concatenated and cut into rows"},
     {.name = "key", .type = PT_STR, .def = "text", .help = "JSONL: the key that holds the text"},
     {.name = "seq", .type = PT_INT, .unit = "tokens", .def = "1024", .lo = 2, .hi = 4194304, .help = "row length"},
@@ -278,12 +278,14 @@ static int write_rows(struct packer *p, const char *dir, uint64_t seed, struct s
 static int pack_sources(struct packer *p, const struct node *n, struct err *e)
 {
     char path[1024];
-    for (size_t i = 0; i < n->kind->n_params; i++)
-        for (size_t k = 0; !strcmp(n->kind->params[i].name, "ruler") && n->ref[i] && n->ref[i][k]; k++)
+    for (size_t i = 0; i < n->kind->n_params; i++) {
+        if (strcmp(n->kind->params[i].name, "ruler") != 0)
+            continue;
+        for (size_t k = 0; n->ref[i] && n->ref[i][k]; k++)
             TRY(ruler_each_sample(node_out(path, n->ref[i][k], "."), NULL, take_sample, p, e));
-    if (node_has(n, "ruler") && p->n_samples == 0) { /* by flag: folders */
-        for (const char *s = node_str(n, "ruler"); *s; s += strcspn(s, ","), s += *s == ',') {
-            snprintf(path, sizeof path, "%.*s", (int)strcspn(s, ","), s);
+        const char *folders = n->ref[i] || !n->path[i] ? "" : n->path[i]; /* by flag, or an input */
+        for (const char *s = folders; *s; s += strcspn(s, ","), s += *s == ',') {
+            snprintf(path, sizeof path, "%.*s", (int)MIN(strcspn(s, ","), sizeof path - 1), s);
             TRY(ruler_each_sample(path, NULL, take_sample, p, e));
         }
     }

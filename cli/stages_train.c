@@ -468,6 +468,9 @@ static int read_layers(const struct node *n, struct run *r, int layers, enum mix
     char path[1024], file[1024];
     struct selection s;
     node_path(n, "layers", path);
+    if (dir_exists(path) && !file_exists(path_join(file, path, "selection.json")))
+        return ERR(e, E_INPUT, "'%s' chooses no layers: it has no selection.json; give a run of select or search, or a list such as 0,5,11",
+                   path);
     if (!file_exists(path_join(file, path, "selection.json")))
         return layers_parse(node_str(n, "layers"), layers, kind, e);
     TRY(selection_load(&s, file, e));

@@ -2,6 +2,7 @@
 #include "cli/stages_work.h"
 
 #include "cli/stages_cost.h"
+#include "core/log.h"
 
 #include <math.h>
 #include <string.h>
@@ -77,6 +78,9 @@ int64_t work_steps(const struct work *w, int64_t tokens, int64_t batch)
     for (int64_t r = w->row_lo; r < w->row_hi; r++)
         sum += w->data.len[r];
     double per_step = sum / (double)(w->row_hi - w->row_lo) * (double)batch;
+    if (tokens > 0 && (double)tokens < 0.5 * per_step)
+        log_warn("%" PRId64 " tokens are less than half of one update (batch %" PRId64 ", %.0f tokens): one whole update is made; a smaller "
+                 "batch makes smaller ones", tokens, batch, per_step);
     return tokens == 0 ? 0 : MAX((int64_t)1, (int64_t)floor((double)tokens / per_step + 0.5));
 }
 

@@ -125,6 +125,14 @@ static int out_of_range(const struct opt *o, const char *v, struct err *e)
     return ERR(e, E_USAGE, "'--%s %s': out of range %s to %s", o->name, v, lo, hi);
 }
 
+static int no_number(const struct opt *o, const char *v, const char *expected, struct err *e)
+{
+    char meant[64];
+    if (number_meant(v, meant))
+        return ERR(e, E_USAGE, "'--%s %s': did you mean %s? k is 1000, M is 1000k, G is 1000M", o->name, v, meant);
+    return ERR(e, E_USAGE, "'--%s %s': expected %s", o->name, v, expected);
+}
+
 static int set_word(const struct opt *o, const char *v, struct err *e)
 {
     size_t n = 0;
@@ -155,7 +163,7 @@ static int set_value(const struct opt *o, const struct word *w, bool first, stru
     case OPT_I64: {
         int64_t x;
         if (!parse_i64(v, &x))
-            return ERR(e, E_USAGE, "'--%s %s': expected an integer (such as 12, 600M, 1e6)", o->name, v);
+            return no_number(o, v, "an integer (such as 12, 20k, 600M, 1e6)", e);
         if (bounded && ((double)x < o->lo || (double)x > o->hi))
             return out_of_range(o, v, e);
         *(int64_t *)o->dst = x;
@@ -164,7 +172,7 @@ static int set_value(const struct opt *o, const struct word *w, bool first, stru
     case OPT_F64: {
         double x;
         if (!parse_f64(v, &x))
-            return ERR(e, E_USAGE, "'--%s %s': expected a number (such as 0.5, 1e-3)", o->name, v);
+            return no_number(o, v, "a number (such as 0.5, 1e-3)", e);
         if (bounded && (x < o->lo || x > o->hi))
             return out_of_range(o, v, e);
         *(double *)o->dst = x;

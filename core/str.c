@@ -294,6 +294,19 @@ static bool parse_scaled(const char *s, const char *end, int64_t mul, int64_t *o
     return true;
 }
 
+bool number_meant(const char *s, char dst[64])
+{
+    static const char wrong[] = "KmgbB", right[] = "kMGGG";
+    double v;
+    size_t n = strlen(s);
+    const char *at = n ? strchr(wrong, s[n - 1]) : NULL;
+    if (!at || n >= 64)
+        return false;
+    memcpy(dst, s, n + 1);
+    dst[n - 1] = right[at - wrong];
+    return parse_f64(dst, &v);
+}
+
 bool parse_i64(const char *s, int64_t *out)
 {
     const char *end;

@@ -29,6 +29,8 @@ size_t utf8_count(const char *p, size_t n);
 
 /* Numbers as people write them. Whole string must be consumed; false otherwise. Suffixes k, M, G (powers of 1000), 1e6 allowed. */
 bool parse_i64(const char *s, int64_t *out);
+/* "20K", "20m", "2B": how it is written here (20k, 20M, 2G), for messages; false for what is no number either way. */
+bool number_meant(const char *s, char dst[64]);
 bool parse_f64(const char *s, double *out); /* finite only */
 
 #endif

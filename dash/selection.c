@@ -17,6 +17,10 @@ int layers_parse(const char *spec, int layers, enum mixer_kind *kind, struct err
         kind[l] = !strcmp(spec, "all") ? MIX_FULL : MIX_GDN;
     if (!strcmp(spec, "all") || !strcmp(spec, "none"))
         return 0;
+    size_t first = strcspn(spec, ":, ");
+    if (*spec && spec[first] != ':' && !strchr("0123456789-, ", *spec))
+        return ERR(e, E_USAGE, "'%s': neither a run that is there nor a list of layers, such as 0,5,11 or full:0,5 window:2,3 ('none', 'all')",
+                   spec);
     if (!*spec)
         return ERR(e, E_USAGE, "empty layer list; write 'none' to keep no layer");
     for (const char *p = spec; *p;) {

@@ -27,8 +27,12 @@ static const char *canon_number(struct arena *a, const struct param_spec *p, con
     double v;
     int64_t i = 0;
     if (integer ? !parse_i64(text, &i) : !parse_f64(text, &v)) {
-        snprintf(why, 256, "'%.60s' is not %s%s", text, integer ? "an integer" : "a finite number",
-                 strcmp(text, "None") ? "" : " (write null or drop the key)");
+        char meant[64];
+        if (number_meant(text, meant))
+            snprintf(why, 256, "'%s' is not a number; did you mean %s? k is 1000, M is 1000k, G is 1000M", text, meant);
+        else
+            snprintf(why, 256, "'%.60s' is not %s%s", text, integer ? "an integer" : "a finite number",
+                     strcmp(text, "None") ? "" : " (write null or drop the key)");
         return NULL;
     }
     if (integer)

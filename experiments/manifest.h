@@ -26,6 +26,7 @@ struct param_spec {
     bool free;                /* not part of the key: does not change results */
     bool later;               /* its default is not part of the key: runs made before there was a choice keep theirs */
     const char *instead;      /* where this parameter, a PT_REF, is given, its run's value of the same name stands */
+    bool files;               /* PT_STRS: files and folders, hashed by the key; those of this repository (experiments/...) stand by name */
     bool whole;               /* PT_REF: all of the run matters (its scores), not the identity that a by_content kind shows */
 };
 

@@ -476,12 +476,27 @@ static bool node_identity(const struct node *n, bool whole, char id[65])
     return ok;
 }
 
+/* The hashes of what a comma-separated list of files and folders names; what is not there is the run's error. */
+static int key_files(struct plan *p, const char *name, const char *list, struct str *text, struct err *e)
+{
+    static const char own[] = "experiments/";
+    for (const char *s = list; *s; s += strcspn(s, ","), s += *s == ',') {
+        char path[1024], hex[65];
+        snprintf(path, sizeof path, "%.*s", (int)MIN(strcspn(s, ","), sizeof path - 1), s);
+        if (!strncmp(path, own, sizeof own - 1) || (!file_exists(path) && !dir_exists(path)))
+            continue;
+        TRY(cached_hash(p, path, hex, e));
+        str_printf(text, "%s sha256 %s\n", name, hex);
+    }
+    return 0;
+}
+
 static int key_value(struct plan *p, struct node *n, size_t i, struct str *text, bool *known, struct err *e)
 {
     const struct param_spec *ps = &n->kind->params[i];
     if (ps->type != PT_REF && ps->type != PT_REFS && ps->type != PT_PATH) {
         str_printf(text, "%s %s\n", ps->name, n->value[i]);
-        return 0;
+        return ps->files ? key_files(p, ps->name, n->value[i], text, e) : 0;
     }
     if (n->ref[i]) {
         for (size_t k = 0; n->ref[i][k]; k++) {
@@ -517,8 +532,8 @@ static int key_value(struct plan *p, struct node *n, size_t i, struct str *text,
         }
         if (ps->type == PT_PATH)
             return ERR(e, E_INPUT, "'%s' (for '%s') does not exist", path, ps->name);
-        str_printf(text, "%s text %s\n", ps->name, path); /* by flag: a spec in place of a run; the stage itself says what it cannot read */
-        return 0;
+        str_printf(text, "%s text %s\n", ps->name, path); /* by flag: a spec or folders in place of a run; the stage says what it cannot read */
+        return key_files(p, ps->name, path, text, e);
     }
     TRY(cached_hash(p, path, hex, e));
     if (in && in->sha256 && *in->sha256 && strncmp(in->sha256, hex, strlen(in->sha256)))

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/fs.h"
+#include "core/stats.h"
 #include "lmeval/lmeval.h"
 #include "lmeval/rows.h"
 
@@ -109,8 +110,8 @@ static struct lme_diff diff_of(const struct tally *t, const char *name, const ch
     d.a = t->a / n;
     d.b = t->b / n;
     d.diff = t->sum / n;
-    d.lo = d.diff - 1.959963984540054 * sqrt(fmax(var, 0) / n);
-    d.hi = d.diff + 1.959963984540054 * sqrt(fmax(var, 0) / n);
+    d.lo = fmax(-1, d.diff - Z95 * sqrt(fmax(var, 0) / n));
+    d.hi = fmin(1, d.diff + Z95 * sqrt(fmax(var, 0) / n));
     d.p = mcnemar(t->only_a, t->only_b);
     return d;
 }
@@ -159,6 +160,10 @@ int lme_compare(const char *a, const char *b, struct lme_diff *out, size_t cap, 
 {
     struct tally all = {0};
     *n = 0;
+    for (int k = 0; k < 2; k++)
+        if (!dir_exists(k ? b : a))
+            return ERR(e, E_INPUT, "folder '%s' does not exist; 'dashlab lmeval run --model M --tasks T --out %s' makes it", k ? b : a,
+                       k ? b : a);
     for (int i = 0; i < LME_N_TASKS; i++) {
         const char *task = lme_task_at(i)->name;
         char pa[1200], pb[1200];
@@ -169,7 +174,8 @@ int lme_compare(const char *a, const char *b, struct lme_diff *out, size_t cap, 
             TRY(compare_task(task, pa, pb, &all, out, cap, n, e));
     }
     if (!*n)
-        return ERR(e, E_INPUT, "'%s' and '%s' hold no samples_TASK.jsonl to compare", a, b);
+        return ERR(e, E_INPUT, "'%s' and '%s' hold no samples_TASK.jsonl to compare (lmeval run writes them, unless --no-log-samples)", a,
+                   b);
     if (*n < cap)
         out[(*n)++] = diff_of(&all, "all documents", "acc");
     return 0;

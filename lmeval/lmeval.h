@@ -210,7 +210,6 @@ struct lme_result {
     char data[1024], data_sha256[65];
 };
 void lme_mean(const double *x, int64_t n, struct lme_value *out);
-void lme_wilson(double p, int64_t n, double *lo, double *hi);
 /* A group from its leaves. False when a subject of it is not among them. */
 bool lme_group_result(int group, const struct lme_result *leaf, int n, struct lme_result *out);
 
@@ -250,7 +249,7 @@ struct lme_diff {
     char name[64];
     const char *metric;
     int64_t n, only_a, only_b; /* documents right in one alone */
-    double a, b, diff, lo, hi; /* means; b - a with a 95 % interval of the paired difference */
+    double a, b, diff, lo, hi; /* means; b - a with a 95 % normal interval of the paired difference, cut at -1 and 1 */
     double p;                  /* exact McNemar, two-sided */
 };
 /* Tasks present in both; folders with other prompts are refused. out has room for LME_N_TASKS + 1 entries a metric; the last is over all

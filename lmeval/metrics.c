@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/stats.h"
 #include "lmeval/lmeval.h"
 
 /* In the order of the harness' tables: by name. */
@@ -84,14 +85,6 @@ int lme_doc_scores(const struct lme_task *t, const struct lme_doc *d, const doub
     return rc;
 }
 
-void lme_wilson(double p, int64_t n, double *lo, double *hi)
-{
-    const double z = 1.959963984540054, k = (double)n;
-    double mid = (p + z * z / (2 * k)) / (1 + z * z / k), half = z * sqrt(p * (1 - p) / k + z * z / (4 * k * k)) / (1 + z * z / k);
-    *lo = fmax(0, mid - half);
-    *hi = fmin(1, mid + half);
-}
-
 void lme_mean(const double *x, int64_t n, struct lme_value *out)
 {
     double sum = 0, sq = 0;
@@ -101,7 +94,7 @@ void lme_mean(const double *x, int64_t n, struct lme_value *out)
     for (int64_t i = 0; i < n; i++)
         sq += (x[i] - out->mean) * (x[i] - out->mean);
     out->se = n > 1 ? sqrt(sq / (double)(n - 1)) / sqrt((double)n) : -1;
-    lme_wilson(out->mean, n, &out->lo, &out->hi);
+    wilson(out->mean, (double)n, &out->lo, &out->hi);
 }
 
 bool lme_group_result(int group, const struct lme_result *leaf, int n, struct lme_result *out)
@@ -144,6 +137,6 @@ bool lme_group_result(int group, const struct lme_result *leaf, int n, struct lm
     out->shots = shots; /* -1: the subjects differ */
     out->v[LME_ACC].mean = sum / (double)docs;
     out->v[LME_ACC].se = na ? -1 : sqrt(pooled / (double)(docs - leaves) / (double)docs);
-    lme_wilson(out->v[LME_ACC].mean, docs, &out->v[LME_ACC].lo, &out->v[LME_ACC].hi);
+    wilson(out->v[LME_ACC].mean, (double)docs, &out->v[LME_ACC].lo, &out->v[LME_ACC].hi);
     return true;
 }

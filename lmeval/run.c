@@ -7,6 +7,7 @@
 
 #include "core/log.h"
 #include "core/prov.h"
+#include "core/stats.h"
 #include "lmeval/results.h"
 #include "lmeval/store.h"
 
@@ -188,7 +189,7 @@ static void tell(struct runner *r, int64_t done)
     snprintf(extra, sizeof extra, "%s", r->task->name);
     if (r->seen) {
         double p = (double)r->right / (double)r->seen, lo, hi;
-        lme_wilson(p, r->seen, &lo, &hi);
+        wilson(p, (double)r->seen, &lo, &hi);
         snprintf(extra, sizeof extra, "%s acc %.1f ±%.1f", r->task->name, 100 * p, 50 * (hi - lo));
     }
     if (r->o->progress)

@@ -430,7 +430,9 @@ int model_need_pos(struct model *m, int64_t rows, struct err *e)
     if (rows <= m->rope->rows)
         return 0;
     if (rows > m->cfg.max_pos)
-        log_warn_once("max_pos", "position %" PRId64 " is beyond the model's max_position_embeddings of %" PRId64, rows - 1,
+        log_warn_once("max_pos", "position %" PRId64 " is beyond the model's max_position_embeddings of %" PRId64
+                      ": it was not trained for such lengths, answers there are likely wrong",
+                      rows - 1,
                       m->cfg.max_pos);
     int64_t n = m->rope->rows;
     while (n < rows)

@@ -13,7 +13,9 @@ static int read_manifest(struct shard *s, char ids_hash[65], char mask_hash[65],
 {
     char path[1024];
     struct jdoc d;
-    TRY(jdoc_load(&d, path_join(path, s->dir, "shard.json"), 1 << 20, e));
+    if (!file_exists(path_join(path, s->dir, "shard.json")))
+        return ERR(e, E_INPUT, "'%s' is no token shard: there is no '%s' ('dashlab data pack' makes one)", s->dir, path);
+    TRY(jdoc_load(&d, path, 1 << 20, e));
     const char *format = NULL, *tok = NULL, *ih = NULL, *mh = NULL;
     int64_t version = 0;
     int rc = jget_str(&d, d.root, "", "format", &format, e) || jget_i64(&d, d.root, "", "version", 1, 1 << 20, &version, e) ||

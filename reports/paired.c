@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/rng.h"
+#include "core/stats.h"
 
-static const double z95 = 1.959963984540054;
 
 int paired_open(struct paired *p, const size_t *task_n, size_t n_tasks, uint64_t seed, struct err *e)
 {
@@ -95,7 +95,7 @@ void paired_compare(const struct paired *p, const struct paired_row *a, const st
     mean /= PAIRED_DRAWS;
     double prompts = MAX(0, sq / PAIRED_DRAWS - mean * mean);
     out->se = sqrt(out->se_seeds * out->se_seeds + prompts);
-    out->half = z95 * out->se;
+    out->half = Z95 * out->se;
     out->p = out->se > 0 ? erfc(fabs(out->d) / out->se / sqrt(2)) : out->d == 0 ? 1 : 0;
     out->p_holm = out->p;
     free(diff);

@@ -575,12 +575,16 @@ static void add_timing(struct ruler_timing *t, const struct ruler_timing *more)
     t->tokens += more->tokens;
 }
 
-/* A task that cannot fit does not keep the others from being made; all of them are in the message. */
+/* A task that cannot fit does not keep the others from being made; all of them are in the message. Where no task came out, the call was
+ * wrong (E_USAGE); where some did, they stay (E_CHECK). */
 static int results(struct job *j, const struct batch *b, struct err *e)
 {
-    struct err failed = ERR_INIT;
-    for (size_t k = 0; k < j->set.n; k++) {
-        for (size_t i = 0; i < b->n; i++) {
+    struct str failed = STR_INIT;
+    size_t n_failed = 0, wanted = 0;
+    int rc = 0;
+    for (size_t k = 0; rc == 0 && k < j->set.n; k++) {
+        wanted += j->wanted[k];
+        for (size_t i = 0; rc == 0 && i < b->n; i++) {
             const struct item *x = &b->item[i];
             if (x->task != k)
                 continue;
@@ -590,21 +594,21 @@ static int results(struct job *j, const struct batch *b, struct err *e)
                 continue;
             if (x->err.code != E_CHECK || j->harness) {
                 *e = x->err;
-                return -1;
+                e->code = e->code == E_CHECK ? E_USAGE : e->code;
+                rc = -1;
+                continue;
             }
-            size_t n = failed.code ? strlen(failed.msg) : 0;
-            if (!n)
-                failed = x->err;
-            else
-                snprintf(failed.msg + n, sizeof failed.msg - n, "\n%s", x->err.msg);
+            n_failed++;
+            str_printf(&failed, "%s%s", failed.len ? "\n" : "", x->err.msg);
         }
     }
-    TRY(write_provenance(j, e));
-    if (failed.code) {
-        *e = failed;
-        return -1;
-    }
-    return 0;
+    rc = rc ? rc : write_provenance(j, e);
+    if (rc == 0 && n_failed && n_failed == wanted)
+        rc = wanted == 1 ? ERR(e, E_USAGE, "%s", str_c(&failed)) : ERR(e, E_USAGE, "error: no task could be made:\n%s", str_c(&failed));
+    else if (rc == 0 && n_failed)
+        rc = ERR(e, E_CHECK, "error: %zu of %zu tasks could not be made, the others are there:\n%s", n_failed, wanted, str_c(&failed));
+    str_free(&failed);
+    return rc;
 }
 
 static int make_all(struct job *j, struct err *e)
@@ -736,8 +740,9 @@ int ruler_gen(const struct ruler_gen_opts *o, const char *out_dir, struct err *e
     if (!rc && !o->force)
         rc = leave_whole(j, e);
     rc = rc ? rc : make_all(j, e);
-    if (rc && fresh && !any_made(j)) { /* nothing was made: no trace of it */
-        remove(kept);
+    if (rc && !any_made(j)) { /* nothing was made: no trace of it (a folder with something in it stays) */
+        if (fresh)
+            remove(kept);
         remove(out_dir);
     }
     task_set_free(&j->set);

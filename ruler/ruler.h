@@ -7,8 +7,8 @@
  * Prompts depend on the tokenizer only through counter.count. In `nvidia` and `compact` every task starts from fresh generators, so tasks
  * may be made one at a time; in `lm-eval` all tasks of a call share one stream, in the build order, so the list of tasks is part of the
  * data. Task names in lists are separated by commas. Scores are percent (0..100). Errors: E_USAGE unknown task or flavour; E_INPUT data
- * missing or corrupt, a folder that does not match; E_CHECK a task that cannot fit (names task, length and the smallest length that would
- * do; nothing is written for it).
+ * missing or corrupt, a folder that does not match; a task that cannot fit (task, length and the smallest length that would do
+ * are named; nothing is written for it) is E_CHECK where others of the call were made, E_USAGE where none was.
  */
 #ifndef RULER_RULER_H
 #define RULER_RULER_H
@@ -136,6 +136,7 @@ struct ruler_scores {
     struct ruler_task_score task[RULER_MAX_TASKS];
     size_t n;
     double mean, se, nll; /* unweighted over tasks; se = sqrt(sum of task se^2) / n */
+    double lo, hi;        /* of the mean: 95 %, Wilson's with the number of prompts that gives se */
     char flavour[16];
 };
 /* dir: a folder written by ruler_run. Scores are computed again from pred and outputs. Free *out also after an error. */
@@ -154,7 +155,7 @@ void ruler_scores_free(struct ruler_scores *s);
 struct ruler_diff {
     char name[32];
     int64_t n;
-    double diff, lo, hi, p; /* b - a in percent, 95 % normal interval, two-sided sign-flip p (20000 flips, fixed seed) */
+    double diff, lo, hi, p; /* b - a in percent; 95 % normal interval, cut at -100 and 100; two-sided sign-flip p (20000 flips, fixed seed) */
 };
 /*
  * Paired comparison, sample by sample. per_task has room for RULER_MAX_TASKS; *n is set. overall->diff is the mean over tasks of the tasks'

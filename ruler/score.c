@@ -5,6 +5,7 @@
 
 #include "core/fs.h"
 #include "core/rng.h"
+#include "core/stats.h"
 #include "ruler/sample.h"
 
 static int grow(struct score_reader *r, struct err *e)
@@ -136,11 +137,30 @@ static int own_read(const char *dir, const char *as, struct ruler_scores *out, c
     return rc;
 }
 
+/* Samples are drawn, tasks are not. The interval is Wilson's for as many prompts as would give this standard error, so it stays inside
+ * 0..100; where no task varies, for the prompts there are. */
+static void overall(struct ruler_scores *s)
+{
+    double var = 0, each = 0, n = (double)s->n;
+    for (size_t i = 0; i < s->n; i++) {
+        s->mean += s->task[i].mean;
+        s->nll += s->task[i].nll;
+        var += s->task[i].se * s->task[i].se;
+        each += 1 / (double)s->task[i].n;
+    }
+    s->mean /= n;
+    s->nll /= n;
+    s->se = sqrt(var) / n;
+    double p = s->mean / 100, prompts = s->se > 0 ? p * (1 - p) / (s->se * s->se / 1e4) : n * n / each;
+    wilson(p, prompts, &s->lo, &s->hi);
+    s->lo *= 100;
+    s->hi *= 100;
+}
+
 static int read_all(const char *dir, const char *as, int64_t length, struct ruler_scores *out, char (*sha[RULER_MAX_TASKS])[65],
                     struct err *e)
 {
     char path[1024];
-    double var = 0;
     *out = (struct ruler_scores){0};
     if (as && !known_flavour(as))
         return ERR(e, E_USAGE, "RULER flavour '%s': there are 'compact', 'nvidia' and 'lm-eval'", as);
@@ -151,14 +171,7 @@ static int read_all(const char *dir, const char *as, int64_t length, struct rule
                    dir);
     else
         TRY(own_read(dir, as, out, sha, e));
-    for (size_t i = 0; i < out->n; i++) {
-        out->mean += out->task[i].mean;
-        out->nll += out->task[i].nll;
-        var += out->task[i].se * out->task[i].se;
-    }
-    out->mean /= (double)out->n;
-    out->nll /= (double)out->n;
-    out->se = sqrt(var) / (double)out->n;
+    overall(out);
     return 0;
 }
 
@@ -218,9 +231,8 @@ static double sign_flip(const double *w, size_t n, uint64_t stream)
 
 static void finish(struct ruler_diff *d, double se)
 {
-    const double z = 1.959963984540054;
-    d->lo = d->diff - z * se;
-    d->hi = d->diff + z * se;
+    d->lo = fmax(-100, d->diff - Z95 * se);
+    d->hi = fmin(100, d->diff + Z95 * se);
 }
 
 static int match_tasks(const struct ruler_scores *a, const struct ruler_scores *b, char (**sa)[65], char (**sb)[65], struct err *e)

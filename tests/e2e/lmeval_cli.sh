@@ -109,11 +109,20 @@ ls "$tmp/h/experiments__tiny__teacher"/results_20*.json >/dev/null 2>&1 || bad "
 code 0 "$bin" lmeval run --model $m --tasks arc_easy --limit 3 --quiet --json --out "$tmp/j"
 prints '"lm_eval_version"'
 code 3 "$bin" lmeval compare "$tmp/a" "$tmp/j"; says "cannot compare"
+code 3 "$bin" lmeval compare "$tmp/nowhere" "$tmp/a"; says "folder '$tmp/nowhere' does not exist"
+mkdir -p "$tmp/right" "$tmp/wrong" # one of six alike: the interval ends at -1
+for i in 0 1 2 3 4 5; do
+    hash=$(printf '%064d' $i)
+    echo "{\"doc_id\": $i, \"prompt_hash\": \"$hash\", \"acc\": 1.0}" >>"$tmp/right/samples_piqa.jsonl"
+    echo "{\"doc_id\": $i, \"prompt_hash\": \"$hash\", \"acc\": $((i == 0)).0}" >>"$tmp/wrong/samples_piqa.jsonl"
+done
+code 0 "$bin" lmeval compare "$tmp/right" "$tmp/wrong"; prints "[-1.0000, -0.5067]"
 
 code 0 "$bin" lmeval run --model $m --tasks arc_easy --limit 2 --quiet --force --out "$tmp/j"
 code 0 "$bin" lmeval compare "$tmp/j" "$tmp/j"
 code 0 "$bin" lmeval run --model $m --tasks arc_easy,piqa --shots piqa=2 --limit 3 --print-manifest
-[ "$(cat "$tmp/out")" = '- {id: lmeval, kind: lmeval, model: "experiments/tiny/teacher", tasks: [arc_easy,piqa], shots: "piqa=2", limit: 3}' ] || bad "--print-manifest: $(cat "$tmp/out")"
+cp "$tmp/out" "$tmp/printed.yaml"; prints 'tasks: "arc_easy,piqa"'; prints 'shots: "piqa=2"'; prints "limit: 3"
+code 0 "$bin" check "$tmp/printed.yaml"; prints "1 stages, 1 runs"
 code 2 "$bin" lmeval run --model $m --tasks arc_easy --samples 0-3 --print-manifest
 
 # bad input

@@ -41,6 +41,13 @@ gen() { # CODE NAME ARGS...: into $work/NAME
     run "$code" ruler gen --length 512 --samples 2 --out "$work/$name" "$@"
 }
 
+# lengths
+run 2 ruler gen --tokenizer bytes4 --length 40 --samples 2 --out "$work/short"; says "dashlab: error: no task could be made:"; says "task 'vt' cannot fit in length 40"
+checks=$((checks + 1))
+[ ! -e "$work/short" ] || fail "a call that made nothing left a folder"
+run 2 ruler gen --tokenizer bytes4 --length 40 --samples 2 --tasks vt --out "$work/short"; says "dashlab: error: task 'vt' cannot fit"
+run 1 ruler gen --tokenizer bytes4 --length 300 --samples 2 --tasks niah_single_1,cwe --out "$work/some"; says "dashlab: error: 1 of 2 tasks could not be made"
+
 # tokenizers
 gen 3 x --tokenizer "$work/nowhere"; says "nowhere"
 printf '{"model": 3}' >"$work/no.json"
@@ -87,7 +94,10 @@ checks=$((checks + 1))
 grep -q '"share": 0\.9' "$work/one/niah_single_1/provenance.json" || fail "provenance.json does not say how full the prompts are"
 run 0 ruler run --model $teacher --data "$work/one" --out "$work/p1" --batch 1 --quiet
 run 0 ruler run --model $teacher --data "$work/one" --out "$work/p3" --batch 3 --threads 1 --quiet
-prints "two_chains"; prints "95 % interval"; prints "prompt tokens"
+prints "two_chains"; prints "95 % Wilson interval"; prints "prompt tokens"
+cp -r experiments/tiny/teacher "$work/few" && chmod -R u+w "$work/few"
+sed -i 's/"max_position_embeddings": *[0-9]*/"max_position_embeddings": 256/' "$work/few/config.json"
+run 0 ruler run --model "$work/few" --data "$work/one" --tasks two_chains --out "$work/beyond"; prints "go beyond the model's 256 positions"; says "it was not trained for such lengths"
 same "$work/p1" "$work/p3"
 run 0 ruler score "$work/p3" --json
 prints '"ci95"'

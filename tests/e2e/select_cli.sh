@@ -15,7 +15,7 @@ sel 2 x --method smart --data nowhere --budget 3; says "needs 'linear' (a Stage-
 sel 2 x --method halo --linear nowhere --budget 3; says "needs 'data'"
 checks=$((checks + 1))
 [ ! -e "$work/x" ] || fail "a refused selection left a run directory"
-sel 2 x1 --method published --of ga-s2 --budget 3; says "there is no published set for 'teacher' with 12 layers"
+sel 2 x1 --method published --of ga-s2 --budget 3; says "there is no published set for 'teacher' with 12 layers; there are sets for Llama-3.2-3B-Instruct (28 layers),"
 sel 2 x2 --method published --of ga-s2 --published-model Qwen2.5-3B-Instruct --budget 5; says "no published set"
 sel 2 x3 --method custom --layers 0,0; says "stands there twice"
 sel 2 x4 --method custom --layers 0,12; says "'12' is not a layer (0..11)"
@@ -49,6 +49,8 @@ mkdir -p "$work/text"
 head -c 60000 ruler/data/wonderwords-2.2.0/nounlist.txt >"$work/text/words.txt"
 run 0 data pack --model $teacher --text "$work/text" --seq 128 --out "$work/pack"
 run 0 align --model $teacher --data "$work/pack" --tokens 1k --batch 1 --micro 1 --heldout 1 --out "$work/align"
+run 0 align --model $teacher --data "$work/pack" --tokens 20 --batch 1 --micro 1 --heldout 1 --out "$work/little"; says "20 tokens are less than half of one update (batch 1,"
+sel 2 many --method lm-ppl --data "$work/pack" --rows 1000 --budget 3; says "scores 1000 rows from row 0 on (--rows, --row-lo), the shard has"
 sel 0 smart --method smart --linear "$work/align" --data "$work/pack" --rows 1 --budget 3
 has "$work/smart/out/selection.json" '"flops_backward": 0.0'
 sel 0 smart6 --method smart --linear "$work/align" --data "$work/pack" --rows 1 --budget 6 --scores "$work/smart"
@@ -121,8 +123,20 @@ refused "'12' is not a layer (0..11)" "kind: select, method: custom, layers: \"f
 refused "excluded layer 12 is outside 0..11" "kind: select, method: random, model: teacher, budget: 3, exclude: [12]"
 refused "layer 1 is excluded twice" "kind: select, method: random, model: teacher, budget: 3, exclude: [1, 1]"
 run 2 reproduce "$work/plan.yaml" --runs "$work/plan-runs" --out "$work/plan-results"; says "layer 1 is excluded twice"
+run 3 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers "$work/align" --tokens 0 --heldout 1 --out "$work/no-layers"; says "chooses no layers"
+run 3 align --model $teacher --data "$work" --tokens 1k --out "$work/no-shard"; says "is no token shard"
+head -c 40000 experiments/tiny/README.md README.md >"$work/own.txt" # text and folders by flag count by content
+run 0 data pack --model $teacher --text "$work/own.txt" --seq 64 --text-rows 4 --out "$work/own-pack"
+run 0 data pack --model $teacher --text "$work/own.txt" --seq 64 --text-rows 4 --out "$work/own-pack"; has "$work/out.txt" "up to date"
+echo "another end" >>"$work/own.txt"
+run 2 data pack --model $teacher --text "$work/own.txt" --seq 64 --text-rows 4 --out "$work/own-pack"; says "made with other parameters"
+run 0 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers "full:0 window:5" --tokens 0 --heldout 1 --print-manifest
+cp "$work/out.txt" "$work/printed.yaml"; has "$work/printed.yaml" 'layers: "full:0 window:5"'
+run 0 reproduce "$work/printed.yaml" --runs "$work/printed" --out "$work/printed-results"
+has "$(echo "$work"/printed/distill-*/out/result.json)" '"spec": "full:0 window:5"'
 run 2 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers 0,0 --tokens 0 --heldout 1 --out "$work/plan-runs"; says "stands there twice"
 run 2 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers 0,12 --tokens 0 --heldout 1 --out "$work/plan-runs"; says "not a layer"
+run 2 distill --model $teacher --linear "$work/align" --data "$work/pack" --layers runs/nowhere --tokens 0 --heldout 1 --out "$work/plan-runs"; says "'runs/nowhere': neither a run that is there nor a list of layers"
 holds "nothing was begun" [ ! -e "$work/plan-runs" ]
 
 finish

@@ -83,6 +83,7 @@ run 2 check experiments/table1.yaml --threads many; says "--threads"
 run 2 regress experiments/table1.yaml; says "--against FILE is needed"
 run 2 select --method uniform --model experiments/tiny/teacher --budget 3; says "--out RUN is needed"
 run 2 select --method uniform --model experiments/tiny/teacher --budget three --out "$work/x"; says "'three' is not an integer"
+run 2 align --model experiments/tiny/teacher --data nowhere --tokens 20m --out "$work/x"; says "--tokens: '20m' is not a number; did you mean 20M?"
 run 2 distill --model experiments/tiny/teacher --out "$work/x"; says "is needed"
 
 # --- manifests ---
@@ -180,6 +181,13 @@ run 0 select --list --json; prints '"name": "uniform"'
 run 0 data list; prints "tiny teacher"
 run 0 select --method uniform --budget 3 --model experiments/tiny/teacher --print-manifest
 prints "kind: select"; prints "budget: 3"
+cp "$work/out" "$work/printed.yaml" # a whole manifest: it makes the run that the flags make
+run 0 reproduce "$work/printed.yaml" --runs "$work/printed" --out "$work/printed-results" --quiet
+run 0 select --method uniform --budget 3 --model experiments/tiny/teacher --out "$work/printed/by-flags" --quiet
+checks=$((checks + 1))
+cmp -s "$work"/printed/select-*/key.txt "$work/printed/by-flags/key.txt" || { failed=$((failed + 1)); echo "--print-manifest: another run than by flags"; }
+mkdir "$work/a" "$work/b"
+run 2 data pack --model experiments/tiny/teacher --ruler "$work/a,$work/b" --print-manifest; says "an input of a manifest is one folder"
 
 # --- missing and damaged files: exit 3 ---
 run 3 model info "$work/none"; says "$work/none"
@@ -228,24 +236,41 @@ run 2 bench infer --context 0; says "--context '0': a list"
 run 2 bench infer --memory-limit much; says "is no size"
 run 3 bench infer --model "$work/none"; says "qwen2.5-3b"
 
-# --- run folders: what no manifest needs is listed and removed; what one needs, also begun, and what another version made stay ---
+# --- run folders: what no manifest needs is listed and removed; what one needs, also begun, what a user named and what another version made stay ---
 mkdir -p "$work/runs/half" "$work/runs/newer"
 echo "schema 1" >"$work/runs/half/key.txt"
 echo "schema 9" >"$work/runs/newer/key.txt"
 touch "$work/runs/newer/OUTPUTS"
-run 0 select --method uniform --budget 7 --model experiments/tiny/teacher --out "$work/runs/whole" --quiet # no manifest has this budget
+printf 'dash: 1\nname: own\ninputs:\n  t: {path: experiments/tiny/teacher}\nstages:\n  - {id: u, kind: select, method: uniform, model: t, budget: 7}\nreports:\n  - {kind: selectors-list, name: tags, values: dash_table7}\n' >"$work/own.yaml"
+run 0 reproduce "$work/own.yaml" --scale ci --runs "$work/runs" --out "$work/results" --quiet # no manifest of experiments/ has this budget
+keyed=$(ls "$work/runs" | grep '^select-')
+run 0 select --method uniform --budget 7 --model experiments/tiny/teacher --out "$work/runs/whole" --quiet
 run 0 select --method uniform --budget 3 --model experiments/tiny/teacher --out "$work/runs/table1s" --quiet
 cp -r "$work/runs/table1s" "$work/runs/begun" && rm "$work/runs/begun/OUTPUTS"
 run 0 status "$work/runs" --json; prints '"partial"'; prints '"complete"'; prints '"other"'
-printf 'dash: 1\nname: own\ninputs:\n  t: {path: experiments/tiny/teacher}\nstages:\n  - {id: u, kind: select, method: uniform, model: t, budget: 7}\n' >"$work/own.yaml"
-run 0 status "$work/runs" --prune --dry-run; prints "2 would be removed"; prints "no manifest needs it: would be removed"; prints "budget-ruler at"
-run 0 status "$work/runs" --prune --dry-run --keep "$work/own.yaml"; prints "own at ci"; prints "1 would be removed"
+run 0 status "$work/runs" --prune --dry-run; prints "1 would be removed"; prints "no manifest needs it: would be removed"; prints "budget-ruler at"
+prints "kept: its name was given with --out (--named"
+run 0 status "$work/runs" --prune --dry-run --json; prints '"named_by_out": true'; prints '"named_by_out": false'
+run 0 status "$work/runs" --prune --named --dry-run; prints "3 would be removed"
+run 0 status "$work/runs" --prune --dry-run --keep "$work/own.yaml"; prints "own at ci"; prints "0 would be removed"
 run 3 status "$work/runs" --prune --keep "$work/none.yaml"; says "nothing is removed"
 run 2 status "$work/runs" --keep "$work/own.yaml"; says "belong to --prune"
-[ -e "$work/runs/half" ] && [ -e "$work/runs/whole" ] || { failed=$((failed + 1)); echo "a dry run removed something"; }
-run 0 status "$work/runs" --prune; prints "2 removed"
-[ ! -e "$work/runs/half" ] && [ ! -e "$work/runs/whole" ] && [ -e "$work/runs/table1s/OUTPUTS" ] && [ -e "$work/runs/begun/key.txt" ] && [ -e "$work/runs/newer/key.txt" ] ||
-    { failed=$((failed + 1)); echo "prune removed the wrong run"; }
+run 0 status --help
+case $(tr -s ' \n' ' ' <<<"$out") in *"(may be repeated) (may be"*) failed=$((failed + 1)); echo "status --help says twice that --keep may be repeated" ;; esac
+run 2 status "$work/runs" --named; says "belong to --prune"
+there() { # FILE...: of $work/runs
+    local f
+    for f; do checks=$((checks + 1)); [ -e "$work/runs/$f" ] || { failed=$((failed + 1)); echo "dashlab $args: '$f' is gone"; }; done
+}
+gone() {
+    local f
+    for f; do checks=$((checks + 1)); [ ! -e "$work/runs/$f" ] || { failed=$((failed + 1)); echo "dashlab $args: '$f' is still there"; }; done
+}
+there half whole "$keyed"
+run 0 status "$work/runs" --prune; prints "1 removed"
+gone "$keyed"; there half whole table1s/OUTPUTS begun/key.txt newer/key.txt
+run 0 status "$work/runs" --prune --named; prints "2 removed"
+gone half whole; there table1s/OUTPUTS begun/key.txt newer/key.txt
 run 2 verify "$work/runs/newer"; says "made by another version of this program"
 
 # --- training from scratch; memory ---

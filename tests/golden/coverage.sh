@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# README's coverage table: every table and figure of the papers has a row with a manifest, `not yet` or `not regenerated`; every manifest named exists and is valid at each scale it names; every manifest has a row.
+# README's coverage table: every table and figure of the papers has a row with a manifest, `not yet` or `not regenerated`; every manifest named exists and is valid at each scale it names; every manifest has a row. Every file of published numbers has its source.
 set -u
 bin=${DASHLAB_BIN:-}
 [ -n "$bin" ] && [ -x "$bin" ] || { echo "SKIPPED: no dashlab executable (DASHLAB_BIN)"; exit 77; }
@@ -40,6 +40,14 @@ for file in experiments/*.yaml; do
             *) bad "$file at $scale: $out" ;;
         esac
     done
+done
+# numbers of publications: the first line says which paper, and which table and section (or the section alone, where there is no table's number)
+for file in reports/published/*.tsv; do
+    checks=$((checks + 1))
+    source='Table [0-9]+, (section [0-9]\.[0-9]|Appendix [A-G](\.[0-9])?)|section "[^"]+" of a summary'
+    head -n 1 "$file" | grep -qE "^# [A-Za-z]+ \(arXiv [0-9]{4}\.[0-9]{5}\),? ($source)" || bad "$file does not begin with its source"
+    n=$(basename "$file" .tsv)
+    case $n in dash_table*) head -n 1 "$file" | grep -q "Table ${n#dash_table}, " || bad "$file: its source is another table" ;; esac
 done
 echo "$checks checks, $failed failed"
 [ "$failed" = 0 ]

@@ -100,6 +100,9 @@ static void refused(void)
     CHECK_ERR(parse("--no-seed", e), E_USAGE, "'--seed' is no flag");
     CHECK_ERR(parse("--no-dte", e), E_USAGE, "unknown option '--no-dte'");
     CHECK_ERR(parse("--seed x", e), E_USAGE, "'--seed x': expected an integer");
+    CHECK_ERR(parse("--seed 20K", e), E_USAGE, "'--seed 20K': did you mean 20k?");
+    CHECK_ERR(parse("--seed K", e), E_USAGE, "'--seed K': expected an integer");
+    CHECK_ERR(parse("--lr 1m", e), E_USAGE, "'--lr 1m': did you mean 1M?");
     CHECK_ERR(parse("--seed 1.5", e), E_USAGE, "expected an integer");
     CHECK_ERR(parse("--seed -1", e), E_USAGE, "'--seed -1': out of range 0 to 1000000000");
     CHECK_ERR(parse("--lr nan", e), E_USAGE, "'--lr nan': expected a number");

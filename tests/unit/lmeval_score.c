@@ -9,6 +9,7 @@
 
 #include "core/fs.h"
 #include "core/pool.h"
+#include "core/stats.h"
 #include "lmeval/lmeval.h"
 #include "model/cache.h"
 
@@ -32,7 +33,7 @@ static void metrics(void)
     CHECK(v[LME_MUTUAL_INFO] == 1); /* -1, 1, 0 */
     CHECK_EQ_I(lme_argmax((const double[]){-1, -1, -2}, 3), 0);
     CHECK_EQ_I(lme_argmax((const double[]){-1, NAN, 5}, 3), 1);
-    lme_wilson(0.5, 100, &lo, &hi);
+    wilson(0.5, 100, &lo, &hi);
     check_close_f64("wilson", (const double[]){lo, hi}, (const double[]){0.4038315303659956, 0.5961684696340044}, 2, 1e-12, 0,
                     "closed form");
     struct lme_value one;

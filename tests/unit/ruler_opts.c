@@ -178,6 +178,7 @@ static void folders(void)
     o.tasks = "vt,fwe,cwe";
     struct err two = ERR_INIT;
     CHECK(ruler_gen(&o, in(dir, "some"), &two) == -1 && two.code == E_CHECK);
+    CHECK(strstr(two.msg, "error: 2 of 3 tasks could not be made") == two.msg);
     CHECK(strstr(two.msg, "'vt'") && strstr(two.msg, "'cwe'") && strstr(two.msg, "at least"));
     CHECK(file_exists(path_join(path, dir, "fwe/validation.jsonl")) && file_exists(path_join(path, dir, "provenance.json")));
     CHECK(!file_exists(path_join(path, dir, "vt")) && !file_exists(path_join(path, dir, "cwe")));
@@ -202,7 +203,7 @@ static void questions(void)
     len = 100;
     o.samples = 4;
     o.flavour = "compact";
-    CHECK_ERR(ruler_gen(&o, in(dir, "short"), e), E_CHECK, "at least 1");
+    CHECK_ERR(ruler_gen(&o, in(dir, "short"), e), E_USAGE, "at least 1");
     o = opts("compact", &len, 1, "qa_2");
     len = 256;
     o.hotpotqa = hotpot;
@@ -362,7 +363,7 @@ static void never_fits(void)
     in(dir, "never");
     len = 256;
     struct err got = ERR_INIT;
-    CHECK(ruler_gen(&o, dir, &got) == -1 && got.code == E_CHECK);
+    CHECK(ruler_gen(&o, dir, &got) == -1 && got.code == E_USAGE);
     printf("%s\n", got.msg);
     CHECK(strstr(got.msg, "task 'qa_2' cannot fit in length 256: sample 1 (question 1) with its 12 documents") != NULL);
     CHECK(!dir_exists(path_join(sub, dir, "qa_2")));

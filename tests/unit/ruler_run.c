@@ -5,6 +5,7 @@
 #include "core/fs.h"
 #include "core/hash.h"
 #include "core/prov.h"
+#include "core/stats.h"
 #include "ruler/ruler.h"
 #include "tests/test.h"
 
@@ -21,6 +22,7 @@ static int64_t count3(void *ctx, const char *text, size_t n)
 struct fake {
     int calls, fail_at; /* fail_at: the call of generate that fails, 0 = none */
     int spoil;          /* every spoil-th prompt gets an empty answer */
+    int keep;           /* ... all but every keep-th */
     int seen;
     bool zero; /* a zero byte before every answer */
     struct answers {
@@ -83,7 +85,9 @@ static int generate(void *ctx, int32_t n, const int32_t *const *prompt, const in
         for (size_t k = 0; k < f->n; k++) {
             if (strcmp(sha, f->a[k].sha) != 0)
                 continue;
-            const char *text = f->spoil && f->seen++ % f->spoil == 0 ? " \n" : f->a[k].text;
+            bool wrong = (f->spoil && f->seen % f->spoil == 0) || (f->keep && f->seen % f->keep != 0);
+            const char *text = wrong ? " \n" : f->a[k].text;
+            f->seen++;
             TRY(encode(NULL, text, strlen(text), &out[i], &out_len[i], e));
             if (f->zero)
                 out[i][0] = 0; /* in place of the answer's leading blank */
@@ -119,7 +123,7 @@ static void cannot_fit(const char *dir, const char *task, int64_t len, const cha
                                .tasks = task,
                                .force = true};
     CHECK(ruler_gen(&o, dir, &first) == -1);
-    CHECK_EQ_I(first.code, E_CHECK);
+    CHECK_EQ_I(first.code, E_USAGE);
     CHECK(strstr(first.msg, task) != NULL);
     snprintf(sub, sizeof sub, "%s/validation.jsonl", task);
     CHECK(!file_exists(path_join(path, dir, sub)));
@@ -242,6 +246,30 @@ static void comparison(void)
     CHECK(all.diff == 0 && all.p == 1);
 }
 
+/* Intervals end where scores do: 18 of 18 right; 1 of 6 in every task, where mean +- 1.96 se would begin at -2, the difference at -116. */
+static void intervals(void)
+{
+    char c[1024];
+    size_t n;
+    double lo, hi;
+    struct ruler_scores s = {0};
+    struct ruler_diff d[RULER_MAX_TASKS], all;
+    struct fake poor = good;
+    poor.keep = SAMPLES;
+    struct ruler_run_opts r = run_opts(path_join(c, root, "poor"), &poor);
+    CHECK_OK(ruler_run(&r, e));
+    CHECK_OK(ruler_score(a, &s, e));
+    wilson(1, 3 * SAMPLES, &lo, &hi);
+    CHECK(s.hi == 100 && fabs(s.lo - 100 * lo) < 1e-9 && s.lo > 80 && s.lo < 85);
+    ruler_scores_free(&s);
+    CHECK_OK(ruler_score(c, &s, e));
+    CHECK(fabs(s.mean - 100.0 / 6) < 1e-12 && s.mean - 1.96 * s.se < 0);
+    CHECK(s.lo > 0 && s.lo < s.mean - s.se && s.hi > s.mean + 1.5 * s.se && s.hi < 50);
+    ruler_scores_free(&s);
+    CHECK_OK(ruler_compare(a, c, d, &n, &all, e));
+    CHECK(fabs(d[0].diff + 500.0 / 6) < 1e-12 && d[0].lo == -100 && d[0].hi > d[0].diff);
+}
+
 /* A model may write zero bytes: they count as white space, and the records stay readable. */
 static void zero_bytes(void)
 {
@@ -338,6 +366,7 @@ int main(void)
     one_call();
     scores();
     comparison();
+    intervals();
     zero_bytes();
     other_data();
     several_lengths();

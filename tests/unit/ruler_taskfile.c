@@ -215,11 +215,11 @@ static void mistakes(void)
     CHECK(!file_exists(path_join(path, dir, "tasks.yaml"))); /* nothing was made: nothing is kept */
     o.flavour = "compact";
     write_file(file, "a: {task: vt, args: {num_chains: 9, num_hops: 9}}\n");
-    CHECK_ERR(ruler_gen(&o, dir, e), E_CHECK, "its example of 9 chains of 9 hops");
+    CHECK_ERR(ruler_gen(&o, dir, e), E_USAGE, "its example of 9 chains of 9 hops");
     o.flavour = "nvidia";
     /* more needles than the search's first try has lines */
     write_file(file, "a: {task: niah, args: {type_haystack: noise, num_needle_k: 30}}\n");
-    CHECK_ERR(ruler_gen(&o, dir, e), E_CHECK, "use flavour 'compact'");
+    CHECK_ERR(ruler_gen(&o, dir, e), E_USAGE, "use flavour 'compact'");
     o.flavour = "compact";
     len = 2048;
     CHECK_OK(ruler_gen(&o, dir, e));

@@ -40,7 +40,9 @@ static void test_errors(void)
     CHECK_ERR(layers_parse("full:1 window:1", 12, k, e), E_USAGE, "layer 1 stands there twice");
     CHECK_ERR(layers_parse("", 12, k, e), E_USAGE, "write 'none'");
     CHECK_ERR(layers_parse("wide:1", 12, k, e), E_USAGE, "unknown operator 'wide'");
-    CHECK_ERR(layers_parse("full", 12, k, e), E_USAGE, "expected 'full:'");
+    CHECK_ERR(layers_parse("full", 12, k, e), E_USAGE, "neither a run that is there nor a list of layers");
+    CHECK_ERR(layers_parse("runs/sel", 12, k, e), E_USAGE, "'runs/sel': neither a run");
+    CHECK_ERR(layers_parse("0 full", 12, k, e), E_USAGE, "expected 'full:'");
     CHECK_ERR(layers_parse("fullfullfullfullfull:1", 12, k, e), E_USAGE, "expected 'full:'");
     CHECK_ERR(layers_parse("full:x", 12, k, e), E_USAGE, "layer list 'full:x'");
     CHECK_ERR(layers_parse("1;2", 12, k, e), E_USAGE, "is not a layer");

@@ -585,9 +585,13 @@ static void test_published(void)
     CHECK_ERR(selector_run(&sel_published, &in, &out, e), E_USAGE, "no published set of 'ga-s2' for 'Qwen3-8B'");
     in.model = "tiny";
     CHECK_ERR(selector_run(&sel_published, &in, &out, e), E_USAGE, "there is no published set for 'tiny' with 36 layers");
+    CHECK_ERR(selector_run(&sel_published, &in, &out, e), E_USAGE, "there are sets for Llama-3.2-3B-Instruct (28 layers)");
     in.model = "";
-    CHECK_ERR(selector_run(&sel_published, &in, &out, e), E_USAGE, "give --published-model");
+    CHECK_ERR(selector_run(&sel_published, &in, &out, e), E_USAGE, "--published-model NAME takes those of a model with as many layers");
     in.model = "Qwen2.5-3B-Instruct";
+    in.budget = 35;
+    CHECK_ERR(selector_run(&sel_published, &in, &out, e), E_USAGE, "keeps 35 of 36 layers; there are sets of 5, 9,");
+    in.budget = 5;
     in.layers = 28;
     CHECK_ERR(selector_run(&sel_published, &in, &out, e), E_USAGE, "no published set for");
     in.layers = 36;
