@@ -116,7 +116,7 @@ run_errors() {
 want errors && run_errors
 
 run_bench() {
-    timeout 240 "$dir/dashlab" bench op --device cuda --dtype bf16 --seconds 0.1 >"$logs/bench.txt" 2>&1
+    timeout 300 "$dir/dashlab" bench op --device cuda --dtype bf16 --seconds 0.1 >"$logs/bench.txt" 2>&1
     mark "benchmark table" "$(verdict $?)" "$(grep -c . "$logs/bench.txt") lines"
     cut -c1-140 "$logs/bench.txt"
 }
