@@ -135,8 +135,9 @@ static void compare_tsv(const char *name, char *got, char *want, struct compared
             c->cells++;
             if (same)
                 continue;
-            printf("%-28s %-20s now %s, stored %s\n", ng > 1 && gf[1] != gf[i] ? gf[1] : "", line && i < nh ? head[i] : "header", gf[i],
-                   wf[i]);
+            /* the row: its block, where the table has blocks, and its name */
+            printf("%s%s%-28s %-20s now %s, stored %s\n", i > 1 && line ? gf[0] : "", i > 1 && line ? ": " : "", ng > 1 && i != 1 ? gf[1] : "",
+                   line && i < nh ? head[i] : "header", gf[i], wf[i]);
             c->moved++;
         }
         if (line == 0) {

@@ -107,6 +107,11 @@ static int dry_run(struct repro *r, bool dot, struct err *e)
 {
     struct str s = STR_INIT;
     struct runs_index ix;
+    int kept = 0;
+    for (size_t i = 0; *r->only && i < r->n_parts; i++)
+        kept += plan_keep(&r->part[i].p, r->only);
+    if (*r->only && !kept)
+        return ERR(e, E_USAGE, "--only '%s' names no stage of '%s'", r->only, r->manifest);
     TRY(runs_index_open(&ix, r->runs, e));
     if (dot)
         plans_dot(r->plans, r->n_parts, repro_name(r), &s);
@@ -351,6 +356,7 @@ int cmd_train(int argc, char **argv, struct err *e)
     int rc = repro_single(&r, "train", &t, e) || train_stages(&r, t, e) || (!dry && repro_stuck(&r, t, e)) ? -1 : 0;
     if (rc == 0 && dry) {
         struct str text = STR_INIT;
+        plan_keep(&t->p, r.only);
         plan_print(&t->p, false, &text);
         fputs(str_c(&text), stdout);
         str_free(&text);

@@ -89,8 +89,9 @@ struct run_options {
     void (*on_done)(void *ctx, const struct plan *p, const struct node *n); /* after each node: tables are printed as cells become ready */
     void *ctx;
 };
-/* How many runs --only takes, with what they need. */
+/* How many runs --only takes, with what they need; plan_keep: the plan has no others from here on. */
 int plan_wanted(const struct plan *p, const char *only);
+int plan_keep(struct plan *p, const char *only);
 /* Whether there are runs to make and none of them can be made, because what they read, or what their dependencies read, is not there;
  * *path is the first such file or folder. */
 bool plan_stuck(const struct plan *p, const char *only, const char **path);

@@ -123,6 +123,21 @@ int plan_wanted(const struct plan *p, const char *only)
     return n;
 }
 
+int plan_keep(struct plan *p, const char *only)
+{
+    bool *want = calloc(p->n + 1, sizeof *want);
+    size_t n = 0;
+    if (!want)
+        return 0;
+    mark_wanted(p, only, want);
+    for (size_t i = 0; i < p->n; i++)
+        if (want[i])
+            p->nodes[n++] = p->nodes[i];
+    p->n = n;
+    free(want);
+    return (int)n;
+}
+
 /* What a node reads by path and is not there; NULL = all is. */
 static const char *lacking(const struct node *n)
 {

@@ -124,6 +124,8 @@ check "two tables" grep -q 'cells of 2 tables' "$work/out"
 sed -i 's/\t2\.0/\t2.5/' "$work/stored/good.tsv"
 run 1 regress "$work/good.yaml" --scale tiny --against "$work/stored"
 check "what moved is printed" grep -q 'now 2.0, stored 2.5' "$work/out"
+block=$(grep -P '\t2\.5' "$work/stored/good.tsv" | head -n 1 | cut -f 1)
+check "with its block, '$block'" grep -q "^$block: .*now 2.0, stored 2.5" "$work/out"
 
 # --- bad reports: two rows of one name, a column that is not published, an unknown stage ---
 manifest twice "full:0,5" 3 '  - {id: also, kind: select, label: Own, method: custom, layers: "full:1,5", model: teacher}'

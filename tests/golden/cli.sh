@@ -149,6 +149,8 @@ prints "times at 100 GFLOP/s"
 checks=$((checks + 1))
 bare=$(grep -E '^(hidden|align|dash-2|hybrid|eval|lm-ppl|act-mse) ' "$work/out" | grep -v -E '  [0-9]+ +[0-9.]+e\+[0-9]+ +[0-9]+\.[0-9]+ GiB +[0-9]+s(  .*)?$' | grep -v shared)
 [ -z "$bare" ] || { failed=$((failed + 1)); printf 'no estimate:\n%s\n' "$bare"; }
+run 0 reproduce experiments/tiny/teacher.yaml --only eval-data,bundled --dry-run --gflops 100 --runs "$work/runs"; prints "2 stages: 0 done, 0 shared, 2 to run"
+run 2 reproduce experiments/table1.yaml --only teachr --dry-run --gflops 100 --runs "$work/runs"; says "--only 'teachr' names no stage"
 run 0 reproduce experiments/table1.yaml --scale ci --dry-run --format dot --runs "$work/runs"
 prints 'digraph "table1"'
 run 0 reproduce experiments/all.yaml --scale ci --dry-run --gflops 100 --runs "$work/runs" --out "$work/results"
