@@ -8,6 +8,7 @@
 /* Inputs and sizes of one manifest; *missing: inputs that are not there, *bundled those of them that no user has to bring. */
 static void print_part(const struct part *t, int *missing, int *bundled, const struct node **most)
 {
+    printf("%s: scale %s: %zu stages, %zu runs, %zu reports: valid\n", t->m.path, t->m.scale, t->m.n_stages, t->p.n, t->m.n_reports);
     for (size_t i = 0; i < t->m.n_inputs; i++) {
         const struct input *in = &t->m.inputs[i];
         bool have = file_exists(in->path) || dir_exists(in->path);
@@ -16,7 +17,6 @@ static void print_part(const struct part *t, int *missing, int *bundled, const s
         *missing += !have;
         *bundled += !have && !*in->get;
     }
-    printf("%s: scale %s: %zu stages, %zu runs, %zu reports: valid\n", t->m.path, t->m.scale, t->m.n_stages, t->p.n, t->m.n_reports);
     for (size_t i = 0; i < t->p.n; i++)
         if (!t->p.nodes[i]->stage->borrow && (!*most || t->p.nodes[i]->cost.memory_bytes > (*most)->cost.memory_bytes))
             *most = t->p.nodes[i];
@@ -25,6 +25,7 @@ static void print_part(const struct part *t, int *missing, int *bundled, const s
 static int check_scale(struct repro *r, int *missing, int *bundled, struct err *e)
 {
     const struct node *most = NULL;
+    const int before = *missing;
     r->estimate = true;
     r->gflops = 1; /* no times are printed */
     TRY(repro_open(r, e));
@@ -34,8 +35,10 @@ static int check_scale(struct repro *r, int *missing, int *bundled, struct err *
         printf("memory: at most %.2f GiB (stage '%s' %s), weights, activations and optimiser state as planned; this machine has %.1f GiB\n",
                most->cost.memory_bytes / (1 << 30), most->stage->id, most->point,
                (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30));
+    else if (!most)
+        printf("memory: nothing is run\n");
     else
-        printf("memory: not known, the teacher is not there\n");
+        printf("memory: %s\n", *missing > before ? "not known while an input is missing" : "of none of these runs it is estimated");
     repro_close(r);
     return 0;
 }

@@ -329,6 +329,7 @@ run 0 report experiments/table1.yaml --scale ci --runs "$work/none" --explain un
 run 0 report table1 --scale ci --runs "$work/none" --explain uniform@3; prints "command dashlab reproduce experiments/table1.yaml" # a name alone: of experiments/
 run 3 report table99 --scale ci --runs "$work/none"; says "manifest 'table99' does not exist"
 run 3 reproduce tabel1; says "manifest 'tabel1' does not exist; did you mean 'table1'?"
+run 0 check experiments/table7.yaml; prints "memory: nothing is run"; prints "scale paper: 74 stages, 0 runs"
 run 3 check experiments/figur2.yaml; says "did you mean 'experiments/figure2.yaml'?"
 if command -v make >/dev/null; then
     for target in reproduce reproduce-tabel1; do
